@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use scene::{Container, Port, Transport};
 use serde::Serialize;
 
-use super::ways::{next_router, samples};
+use super::ways::{links_out, next_router, samples};
 use super::{containers, family_of, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
@@ -202,6 +202,32 @@ impl<'l> Known<'l> {
             None => "this node knows no router that a container may ask; --to names a machine"
                 .to_owned(),
         });
+        let why = self.why(self.tried(Some(&container.id), is_meant), &otherwise);
+        why.or_else(|| self.beyond_routers(container, sample).filter(|_| own.is_none() && by_node))
+    }
+
+    /// Of several default routes the preferred one may lead nowhere, though its router answers: that
+    /// only a machine beyond the routers shows.
+    fn beyond_routers(&self, container: &Container, sample: IpAddr) -> Option<String> {
+        let host = &self.look.scene.host;
+        let links = links_out(host, sample)?;
+        let is_beyond = |to: IpAddr| {
+            family_of(to) == family_of(sample)
+                && matches!(
+                    look_up(host, None, to, None, Some(0)),
+                    Routed::By { route, .. } if route.to.prefix_len() == 0
+                )
+        };
+        let is_meant = |asked: &Asked| match asked {
+            Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
+            Asked::Connect { to } => is_beyond(to.ip()),
+            Asked::Name { server } => is_beyond(*server),
+            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => false,
+        };
+        let otherwise = format!(
+            "this node has default routes by {}, and no probe was sent beyond their routers; --to names a machine",
+            links.join(" and ")
+        );
         self.why(self.tried(Some(&container.id), is_meant), &otherwise)
     }
 
@@ -318,6 +344,25 @@ mod tests {
         let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
         let line = "Outside Some(V4) c2: it leaves by tun0, an interface of its own (route 0.0.0.0/1), \
                     and no probe was sent there; --to names a machine";
+        assert_eq!(told(&scene, all.clone()), [line]);
+        let named = Asked::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        assert_eq!(told(&scene, [all, vec![asked("c2", named)]].concat()), [""; 0]);
+    }
+
+    /// The router of the preferred one may know no way.
+    #[test]
+    fn of_several_default_routes_no_router_shows_which_leads_out() {
+        use crate::routes::samples::{link, route};
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments[0].ports.clear();
+        scene.host.links.push(link(30, "usb0", &["192.168.42.5/24"]));
+        scene.host.routes.push(route("192.168.42.0/24", 30, None));
+        scene.host.routes.push(route("0.0.0.0/0", 30, Some("192.168.42.129")));
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "192.168.42.129", "2001:db8::1"];
+        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let line = "Outside Some(V4) c2: this node has default routes by up0 and usb0, and no probe was \
+                    sent beyond their routers; --to names a machine";
         assert_eq!(told(&scene, all.clone()), [line]);
         let named = Asked::Connect { to: "198.51.100.1:80".parse().unwrap() };
         assert_eq!(told(&scene, [all, vec![asked("c2", named)]].concat()), [""; 0]);

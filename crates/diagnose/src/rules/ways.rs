@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
 
+pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
 use super::{Rule, containers, is_outbound, targets};
 use crate::Look;

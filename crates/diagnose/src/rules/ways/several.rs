@@ -62,6 +62,14 @@ fn choices(look: Look<'_>) -> Vec<Choice<'_>> {
     all.take(ASKED).collect()
 }
 
+/// Returns the links by which the node has a default route to an address, if they are several.
+pub(in crate::rules) fn links_out(host: &Namespace, to: IpAddr) -> Option<Vec<&str>> {
+    let mut names: Vec<&str> = defaults(host, to).map(|(_, link)| link.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    (1 < names.len()).then_some(names)
+}
+
 /// The default routes of the family of an address, each with its link, if that carries anything.
 fn defaults(host: &Namespace, to: IpAddr) -> impl Iterator<Item = (&Route, &Link)> {
     let routes = host.routes.iter().filter(move |route| {

@@ -22,6 +22,8 @@ pub(in crate::rules) struct Taken<'s> {
     parts: Vec<String>,
     /// The rule or the route that leads it elsewhere than the node's own packets.
     other: Option<String>,
+    /// The container's interface by which it leaves, if no attachment made that.
+    interface: Option<&'s str>,
     /// The node's link by which it leaves.
     out: Option<&'s Link>,
     /// The link by which the node reaches others.
@@ -65,6 +67,7 @@ pub(in crate::rules) fn taken<'s>(
     let mut taken = Taken {
         parts: Vec::new(),
         other: None,
+        interface: None,
         out: None,
         uplink: uplink(look.scene, to.is_ipv4()),
         source,
@@ -90,6 +93,7 @@ pub(in crate::rules) fn taken<'s>(
     let attachment = attachments.find(|attachment| attachment.ifname == link.name);
     if attachment.is_none() && link.name != "lo" && taken.other.is_none() {
         taken.other = Some(format!("in {called}: route {}", text(route, inside)));
+        taken.interface = Some(&link.name);
     }
     let site = attachment.and_then(|attachment| {
         let site = Site::of(look.scene, container, attachment, family_of(to));
@@ -109,6 +113,7 @@ fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Taken<
     Some(Taken {
         parts: vec![itself.clone()],
         other: Some(itself),
+        interface: None,
         out: None,
         uplink: uplink(look.scene, to.is_ipv4()),
         source: to,
@@ -208,6 +213,11 @@ impl<'s> Taken<'s> {
     /// What helps where the node itself is answered. The fault lies beyond the node only if the
     /// packet was seen leaving as the node's own do.
     pub(in crate::rules) fn help(&self, called: &str, answer: &Answer) -> Help {
+        if let (Some(interface), Some(other)) = (self.interface, &self.other) {
+            return Help::Advice(format!(
+                "look at what made {interface}, such as a VPN of {called}: no attachment did, and {called} sends it there ({other})"
+            ));
+        }
         Help::Advice(match (&self.other, self.translated) {
             (Some(other), _) => {
                 format!(
@@ -336,7 +346,9 @@ mod tests {
         inside.routes.push(route("128.0.0.0/1", 7, None));
         let (place, advice) = told(&scene, Vec::new());
         assert_eq!(place, "in c2 by tun0 (route 128.0.0.0/1 dev tun0)");
-        assert!(advice.ends_with("in c2: route 128.0.0.0/1 dev tun0"), "{advice}");
+        let words = "look at what made tun0, such as a VPN of c2: no attachment did, and c2 sends it there \
+                     (in c2: route 128.0.0.0/1 dev tun0)";
+        assert_eq!(advice, words);
     }
 
     #[test]
