@@ -6,7 +6,6 @@ use cni_runtime::Attachment;
 use plugins::chained::policy;
 use plugins::judge;
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::ports::PortMapping;
@@ -22,9 +21,6 @@ const FIRST_IFNAME: &str = "eth0";
 pub(crate) const PORT_MAPPINGS: &str = "portMappings";
 const IPS: &str = "ips";
 const MAC: &str = "mac";
-
-/// The key under which plugins get them, and under which a list may have values of its own.
-const RUNTIME_CONFIG: &str = "runtimeConfig";
 
 /// Returns the interface's name: the one asked for, `CNI_IFNAME`, or `eth0`.
 pub(crate) fn ifname(addresses: &Addresses, world: &World) -> Result<IfName, Failure> {
@@ -159,27 +155,13 @@ fn taken_by(plugin: &PluginConfig) -> impl Iterator<Item = &str> {
     plugin.capabilities.iter().map(String::as_str).filter(reads)
 }
 
-/// Says whether the value of a capability holds nothing.
-fn is_nothing(json: &str) -> bool {
-    let value: Option<Value> = serde_json::from_str(json).ok();
-    value.is_some_and(|value| match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    })
-}
-
 /// Refuses a capability without a value: it changes nothing, unless a plugin's configuration has a
 /// value that it would replace.
 fn refuse_nothing(lists: &[&NetworkList], asked: &Attach) -> Result<(), Failure> {
+    let is_nothing = |json: &str| lists.iter().all(|list| list.is_unchanged_by(json));
     let Some((name, json)) = asked.capabilities.iter().find(|(_, json)| is_nothing(json)) else {
         return Ok(());
     };
-    let mut plugins = lists.iter().flat_map(|list| &list.plugins);
-    if plugins.any(|plugin| plugin.object.get_ignore_case(RUNTIME_CONFIG).is_some()) {
-        return Ok(());
-    }
     Err(Failure::usage(format!("--cap {name}: {} changes nothing", json.trim()))
         .hint("give it a value, or leave it out"))
 }

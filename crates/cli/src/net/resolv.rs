@@ -97,7 +97,9 @@ fn ask_one(server: IpAddr, name: &str, is_by_tcp: bool) -> Result<Vec<IpAddr>, S
         // A server that answers only one of the two questions still answers.
         let replies: Vec<Reply> = replies.into_iter().flatten().collect();
         match replies.iter().any(|reply| reply.is_cut) {
-            true => by_tcp().map_err(|error| format!("its answer is too long for UDP, and {error}"))?,
+            true => {
+                by_tcp().map_err(|error| format!("its answer is too long for UDP, and {error}"))?
+            }
             false => replies,
         }
     };

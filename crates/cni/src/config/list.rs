@@ -1,5 +1,6 @@
 //! Network lists: several plugins under one name.
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Head, PluginConfig, set_cni_args, undecodable};
@@ -89,6 +90,21 @@ impl NetworkList {
             plugins: vec![plugin],
             source: list.to_vec(),
         })
+    }
+
+    /// Says whether a capability with this value changes nothing in the network: the value is empty,
+    /// and no plugin's `runtimeConfig` has one that it would replace.
+    #[must_use]
+    pub fn is_unchanged_by(&self, json: &str) -> bool {
+        let is_empty = match serde_json::from_str(json) {
+            Ok(Value::Null) => true,
+            Ok(Value::Array(items)) => items.is_empty(),
+            Ok(Value::String(text)) => text.is_empty(),
+            _ => false,
+        };
+        let is_given =
+            |plugin: &PluginConfig| plugin.object.get_ignore_case("runtimeConfig").is_some();
+        is_empty && !self.plugins.iter().any(is_given)
     }
 
     /// Returns the list with these values in `args.cni` of every plugin; see [`set_cni_args`].

@@ -77,9 +77,8 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
             }
         }
     };
-    let (resolv_conf, is_nodes) = text(RESOLV_CONF).map_or((None, true), |(text, is_nodes)| {
-        (Some(text), is_nodes)
-    });
+    let (resolv_conf, is_nodes) =
+        text(RESOLV_CONF).map_or((None, true), |(text, is_nodes)| (Some(text), is_nodes));
     let conf = resolv_conf.as_deref().map(ResolvConf::parse);
     let carriage_return = resolv_conf.as_deref().is_some_and(has_carriage_return);
     // A process that sees the node's own file was given no servers of its own.

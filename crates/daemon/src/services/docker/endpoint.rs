@@ -337,6 +337,11 @@ fn describe(
             let error = cni::json::explain(text.as_bytes(), &error);
             Error::new(code::INVALID_CONFIG, format!("option {key:?} is not JSON: {error}"))
         })?;
+        if list.is_unchanged_by(&text) {
+            let says = format!("option {key:?}: {} changes nothing", text.trim());
+            return Err(Error::new(code::INVALID_CONFIG, says)
+                .with_details("give it a value, or leave it out"));
+        }
         attachment.capability_args.insert(name.to_owned(), raw);
     }
     Ok(attachment)

@@ -85,9 +85,9 @@ fn looked_in<'l>(
     container: &'l Container,
 ) -> impl Iterator<Item = (IpAddr, &'l str)> {
     let asks = FEW < container.names.ndots.unwrap_or(FEW);
-    let server = servers(container).next().filter(|server| {
-        asks && !server.is_loopback() && reaches(look, container, *server)
-    });
+    let server = servers(container)
+        .next()
+        .filter(|server| asks && !server.is_loopback() && reaches(look, container, *server));
     let domains = container.names.search.iter().filter(|domain| domain.as_str() != ".");
     server.into_iter().flat_map(move |server| {
         domains.clone().take(DOMAINS).map(move |domain| (server, domain.as_str()))
