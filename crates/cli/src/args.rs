@@ -379,6 +379,15 @@ pub(crate) struct Doctor {
     /// after a fix that takes its time.
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["from", "watch"])]
     pub(crate) wait: Option<u16>,
+    /// Say what a finding means, how it arises and what helps, and look at nothing.
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = [
+            "container", "to", "no_probe", "strict", "ignore", "verbose", "bundle", "from", "watch", "wait"
+        ]
+    )]
+    pub(crate) explain: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -134,6 +134,7 @@ const DEPTHS: [&[&str]; 18] = [
         "inside-differs",
         "not-checked",
         "switch-decides",
+        "switch-drops",
         "reverse-path-filter",
         "port-address-gone",
         "flow-stale",

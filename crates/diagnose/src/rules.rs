@@ -10,6 +10,7 @@ mod inside;
 mod links;
 mod names;
 mod neighbours;
+mod open_vswitch;
 mod overlays;
 mod ports;
 mod programs;
@@ -343,6 +344,7 @@ pub const RULES: &[Rule] = &[
     inside::RULE,
     inside::LISTENERS,
     names::RULE,
+    open_vswitch::RULE,
     names::LOOPBACK,
     names::ROUTES,
     names::files::RULE,

@@ -125,6 +125,23 @@ impl Client {
         })
     }
 
+    /// Runs a command of a daemon of Open vSwitch by its control socket (`man 8 ovs-appctl`), such as
+    /// `ofproto/trace`, and returns what it prints.
+    ///
+    /// # Errors
+    /// [`OvsdbError::Refused`] with the daemon's words; as all requests, if the daemon does not answer.
+    pub fn command(
+        &mut self,
+        command: &str,
+        arguments: &[&str],
+        until: Instant,
+    ) -> Result<String, OvsdbError> {
+        match self.ask("run a command", command, json!(arguments), until)? {
+            Json::String(text) => Ok(text),
+            other => Err(self.nonsense(format!("{other} as the output of a command"))),
+        }
+    }
+
     /// Returns the server's address, for messages.
     #[must_use]
     pub fn remote(&self) -> &str {
@@ -261,20 +278,30 @@ impl Client {
     }
 
     /// Sends a request and waits for its answer.
-    #[expect(clippy::needless_pass_by_value, reason = "it is made for the call")]
     fn call(
         &mut self,
         method: &'static str,
         params: Json,
         until: Instant,
     ) -> Result<Json, OvsdbError> {
+        self.ask(method, method, params, until)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "it is made for the call")]
+    fn ask(
+        &mut self,
+        doing: &'static str,
+        method: &str,
+        params: Json,
+        until: Instant,
+    ) -> Result<Json, OvsdbError> {
         self.next_id += 1;
         let id = json!(self.next_id);
-        self.send(method, &json!({ "id": id, "method": method, "params": params }), until)?;
+        self.send(doing, &json!({ "id": id, "method": method, "params": params }), until)?;
         loop {
-            match self.receive(method, until)? {
+            match self.receive(doing, until)? {
                 Message::Response { id: of, result } if of == id => {
-                    return result.map_err(|source| OvsdbError::Refused { doing: method, source });
+                    return result.map_err(|source| OvsdbError::Refused { doing, source });
                 }
                 Message::Response { id: of, .. } => {
                     return Err(

@@ -90,6 +90,23 @@ pub struct Attachment {
     /// Other plugins than Netwright's attached it: a repair restores only what ours made.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_others: bool,
+    /// What Open vSwitch drops of it, as its daemon says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub switch_drops: Vec<SwitchDrop>,
+}
+
+/// A packet from a container that Open vSwitch drops (`ofproto/trace`, `man 8 ovs-vswitchd`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SwitchDrop {
+    /// The bridge.
+    pub bridge: String,
+    /// The packet in words.
+    pub packet: String,
+    /// The address that the packet is for, or that it asks for.
+    pub to: Option<IpAddr>,
+    /// The table and the flow that decide, in the daemon's words.
+    pub flow: String,
 }
 
 /// A published port.

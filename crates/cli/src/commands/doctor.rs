@@ -1,6 +1,7 @@
 //! `doctor`: says why a container, or the node, has no network. It changes nothing.
 
 mod bundle;
+mod explain;
 mod text;
 mod watch;
 
@@ -21,6 +22,7 @@ use crate::net::session::{PluginSource, Session};
 use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
+use explain::Section;
 use text::Told;
 use watch::Watch;
 
@@ -29,6 +31,11 @@ use watch::Watch;
 const IGNORED: &str = "/etc/netwright/doctor.ignore";
 
 pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    if let Some(id) = &args.explain {
+        let unknown = || Failure::usage(format!("--explain {id:?}: no finding has this ID"));
+        shell.print(&Section::of(id).ok_or_else(unknown)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let to = args.to.as_deref().map(probe::target).transpose()?;
     let to = to.as_ref();
     if let Some(file) = &args.from {

@@ -19,6 +19,7 @@ mod networks;
 mod processes;
 mod queues;
 mod services;
+mod switches;
 mod wanted_items;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,7 @@ use containers::Subject;
 use legacy::Legacy;
 use namespace::{Read, told};
 use processes::{Halt, Processes};
+use switches::Switch;
 
 /// How many threads read namespaces at once.
 const READERS: usize = 4;
@@ -74,7 +76,7 @@ pub(crate) fn read(
         containers::choose(&mut subjects, text, world, &session.roots, &names);
     }
     let readings = picture.insides(&mut subjects, session, &legacy, progress);
-    picture.networks(session, &subjects, progress);
+    let switches = picture.networks(session, &subjects, progress);
     picture.scene.folders = folders::read(session);
     picture.services(session);
 
@@ -110,6 +112,7 @@ pub(crate) fn read(
         }
         picture.scene.containers.push(subject.container);
     }
+    switches::look(&mut picture.scene, &switches);
     picture.programs(&processes, &inodes);
     match flows::read(&picture.scene) {
         Ok(flows) => picture.scene.flows = flows,
@@ -261,12 +264,12 @@ impl Picture {
         session: &Session,
         subjects: &[Subject],
         progress: &mut dyn FnMut(&str),
-    ) {
+    ) -> Vec<Switch> {
         let folder = match session.scan() {
             Ok(folder) => folder,
             Err(failure) => {
                 self.hole(Part::Networks, None, failure.to_cni().to_string());
-                return;
+                return Vec::new();
             }
         };
         let attachments = subjects.iter().flat_map(|subject| &subject.container.attachments);
@@ -287,6 +290,7 @@ impl Picture {
             let reason = format!("no plugin was asked: {}", remedy::BE_ROOT);
             self.hole(Part::Networks, None, reason);
         }
+        found.switches
     }
 
     fn services(&mut self, session: &Session) {

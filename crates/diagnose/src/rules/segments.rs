@@ -311,6 +311,10 @@ fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 /// shows that they pass.
 fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let called = site.container.called();
+    // Then it is known what the switch does.
+    if !site.attachment.switch_drops.is_empty() {
+        return None;
+    }
     let asked = questions(look, site);
     let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
     let is_answered = |answer: &Answer| {

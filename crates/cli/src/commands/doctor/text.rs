@@ -130,7 +130,7 @@ impl Told<'_> {
         for advice in &finding.advice {
             row("advice", advice);
         }
-        row("page", &page(finding.id));
+        row("more", &format!("netwright doctor --explain {}", finding.id));
         if self.verbose {
             for explained in explains {
                 row("so", &format!("{}: {}", explained.id, explained.says));
@@ -513,7 +513,7 @@ mod tests {
             &expect![[r#"
                 ? filter-unknown  this node has filters
                     seen    a program of BPF (XDP) sees the packets of up0 first
-                    page    docs/findings.md#filter-unknown
+                    more    netwright doctor --explain filter-unknown
 
                 node1: 1 container on 0 networks, 7 things looked at, all as they should be (0.14 s)
             "#]],
@@ -570,7 +570,7 @@ mod tests {
                     seen    a probe ended there
                     hits    c1
                     fix     nft delete rule ip filter FORWARD handle 7
-                    page    docs/findings.md#forward-dropped
+                    more    netwright doctor --explain forward-dropped
                     so      the cause of 1 more (nameserver-silent): netwright doctor -v
 
                 1 error; 6 things are as they should be
@@ -598,7 +598,7 @@ mod tests {
                     whose   firewalld, which is running
                     seen    a probe ended there
                     fix     nft delete rule ip filter FORWARD handle 7
-                    page    docs/findings.md#forward-dropped
+                    more    netwright doctor --explain forward-dropped
                     so      nameserver-silent: 192.0.2.53 is silent
 
                 1 error; 6 things are as they should be

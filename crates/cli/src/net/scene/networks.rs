@@ -17,6 +17,7 @@ use plugins::shared::mtu::RawMtu;
 use scene::{Network, Overlay, Plugin, Pool};
 use serde::Deserialize;
 
+use super::switches::Switch;
 use crate::net::judgement::{self, Judgement};
 use crate::net::session::{Network as Configured, Session};
 use crate::net::{default, forwarding, own_plugins};
@@ -37,6 +38,8 @@ pub(super) struct Found {
     pub(super) unread: Vec<String>,
     /// Why a plugin could not say whether a container could be attached.
     pub(super) unasked: Vec<String>,
+    /// The switches of networks of Open vSwitch.
+    pub(super) switches: Vec<Switch>,
 }
 
 /// Reads them. The embedded network counts only if it is used. With `asks`, asks the plugins too.
@@ -62,6 +65,7 @@ pub(super) fn read(
     for (place, configured) in all.iter().enumerate() {
         progress(&format!("asking the plugins of network {}", configured.list.name));
         let mut network = describe(&configured.list);
+        found.switches.extend(switch(&configured.list, &network));
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
         if asks {
             let Judgement { failure, unknown, unasked: _ } =
@@ -113,6 +117,13 @@ struct Keys {
     is_default_gateway: bool,
     ip_masq: bool,
     ipam: Ipam,
+}
+
+/// That of `ovs` for the socket of its database.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct SwitchKeys {
+    socket_file: String,
 }
 
 /// Those of `ipam`, of `host-local` and of `static`.
@@ -180,6 +191,18 @@ fn describe(list: &NetworkList) -> Network {
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
     network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
+}
+
+/// Returns the switch of a network of Open vSwitch.
+fn switch(list: &NetworkList, network: &Network) -> Option<Switch> {
+    let first = list.plugins.first().filter(|first| first.plugin_type == "ovs")?;
+    let keys: SwitchKeys = first.object.read().unwrap_or_default();
+    let folder = Path::new(&keys.socket_file).parent().filter(|_| !keys.socket_file.is_empty());
+    Some(Switch {
+        network: list.name.clone(),
+        bridge: network.link.clone()?,
+        folder: folder.unwrap_or(Path::new("/run/openvswitch")).to_owned(),
+    })
 }
 
 /// Returns what flanneld says of a network of flannel's.
