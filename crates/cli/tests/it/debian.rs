@@ -1,5 +1,5 @@
-//! The commands of README on Debian, with its own containerd and podman as the packages configure
-//! them, and with the containerd of Debian's unstable release.
+//! `netwright install` on Debian, with its own containerd and podman as the packages configure them,
+//! and with the containerd of Debian's unstable release.
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::assert_no_tcp;
@@ -36,7 +36,7 @@ fn answers(outside: &impl Place, runtime: &str, version: &str, port: u16) {
         let url = format!("http://{host}:{port}/");
         let said = fetch(outside, &url);
         assert_eq!(said, "hello from web\n");
-        let words = format!("after README's lines, {version}, {url} from outside: {said}");
+        let words = format!("after `install`, {version}, {url} from outside: {said}");
         tell(runtime, "answered", &words);
     }
 }

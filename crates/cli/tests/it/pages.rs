@@ -376,8 +376,8 @@ fn follow_page(entry: &Entry) {
     let _outside = lab.outside();
     // As every machine, this one knows a name server. Nothing answers there.
     lab.sh("rm -f /etc/resolv.conf && echo nameserver 198.51.100.2 >/etc/resolv.conf");
-    // README says how the executable comes into PATH; the later pages assume that it is there, and
-    // README too of the machine `b`.
+    // README says how the executable comes into PATH; the later pages, and all machines `b`, assume
+    // that it is there.
     let with_netwright =
         |lab: &Lab| format!("{}:{PATH}", lab.dir().join("netwright/target/dist").display());
     let is_readme = entry.page == README.page;

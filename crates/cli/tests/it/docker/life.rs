@@ -111,8 +111,8 @@ pub(super) fn network_list(engine: Engine) {
     drop(driver);
 }
 
-/// The commands of README for this runtime: the network that `install` writes, a container on it
-/// that is reached by its published port, and the removal of everything.
+/// The network that `install` writes, a container on it that is reached by its published port, and
+/// the removal of everything.
 #[test]
 fn the_lines_of_the_readme() {
     testkit::require!("full", "program:curl");
@@ -155,11 +155,7 @@ pub(super) fn readme(engine: Engine) {
         let url = format!("http://{host}:8080/");
         let said = fetch(&outside, &url);
         assert_eq!(said, "hello from web\n");
-        tell(
-            name,
-            "answered",
-            &format!("after README's lines, {version}, {url} from outside: {said}"),
-        );
+        tell(name, "answered", &format!("after `install`, {version}, {url} from outside: {said}"));
     }
     docker.remove(&["web"]);
     traffic::assert_no_tcp(&outside, "198.51.100.1:8080");

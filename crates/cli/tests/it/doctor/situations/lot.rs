@@ -1,7 +1,7 @@
 //! Situations drawn by lot, for a person who knows neither the node nor the code. For each the test
-//! prints what does not work, and the output of the commands in README's section "When it does not
-//! work". It prints what was done to the node only after all of them, so that the person can first
-//! write down the causes.
+//! prints what does not work, and the output of the first commands of `docs/doctor.md`. It prints
+//! what was done to the node only after all of them, so that the person can first write down the
+//! causes.
 
 use testkit::{Chance, require};
 
