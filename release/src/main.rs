@@ -6,6 +6,18 @@
 //! [`rpm`], [`oci`]. [`goods`] reads the checkout and what was built, [`contents`] says which file
 //! is where, [`mod@make`] makes all artefacts. Nothing here depends on the clock, the network, or
 //! the user who runs it, so the same inputs give the same bytes everywhere.
+//!
+//! Tools for packages and images start from files on a disk, with the owners, modes and times of
+//! whoever made them, and each has its own list of which file goes where. Here everything belongs
+//! to root, has the time of the commit (`SOURCE_DATE_EPOCH`), and is listed once. `xtask` uses only
+//! the standard library, so that it builds in a second; therefore this is a package of its own. The
+//! archive around a `.deb`, and the format of `.rpm`, are written here: the crate `ar` has one
+//! maintainer and no recent release, and the crate `rpm` needs older versions of our hashes and
+//! twenty other crates. Packages are compressed by miniz, and a tenth larger than with xz, which is
+//! written in C.
+//!
+//! A signature is not reproducible, so it is not compared. `ssh-keygen` makes and verifies it,
+//! because it is on every machine from which people log in to others.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]

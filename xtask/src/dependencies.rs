@@ -1,5 +1,9 @@
 //! Checks our dependencies: licences, what the executable must not link, duplicates, and which
 //! crate may use which.
+//!
+//! This and the bill of materials are our own code, although `cargo deny` and `cargo cyclonedx`
+//! exist: neither is in Debian, and to install them takes five minutes of processor time, of a run
+//! that may take 20. `deny.toml` says the same to `cargo deny`, which runs where it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,16 @@
-//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`;
-//! docs/decisions/0077).
+//! Reads the headers of an executable, and cuts off what only unwinding reads (`man 5 elf`).
+//!
+//! `.eh_frame`, its index and `.gcc_except_table` are read by exceptions, backtraces and debuggers,
+//! and were 0.84 MB of 10.24. A panic of ours ends the process and prints place and message.
+//! Linkers put these tables last in their segment, so the segment ends earlier, and what follows in
+//! the file moves by whole pages: every address in memory stays. `netwright.debug` is the whole
+//! file as it was linked; debuggers are given it.
+//!
+//! No code may capture a backtrace: gcc's unwinder calls `abort` if it finds no table for its own
+//! caller. Clippy refuses `Backtrace::capture`, and crates that capture one with each error are not
+//! for what ships. `cargo build --release` keeps the tables. Neither `force-unwind-tables=no` (the
+//! standard library comes with them) nor `objcopy --remove-section` (the file stays as large)
+//! removes them.
 
 /// Types of program headers and of sections (linux include/uapi/linux/elf.h).
 pub(crate) const PT_INTERP: usize = 3;

@@ -11,6 +11,12 @@
 //!   few lines that musl lacks are in `musl.c`.
 //!
 //! `cargo build --release` still builds the ordinary way, with the system's C library.
+//!
+//! Releases are made in the first way, which contributors expect. The second is for machines that
+//! cannot download Rust's standard library. Tests are linked in the same way, so that what ships is
+//! tested. With musl, VERSION went from 0.64 ms to 0.31, and a plain ADD of `bridge` from 2.57 ms
+//! to 1.88. `kernel::heap` and `musl_quicker.c` replace what is slow in musl: its allocator, its
+//! copying and comparing, `open` and `pthread_getattr_np`.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,4 +1,12 @@
 //! Runs the tests on this machine, linked like what ships.
+//!
+//! Clippy's driver compiles the crates of the workspace in the compiler's place
+//! (`RUSTC_WORKSPACE_WRAPPER`, as `cargo clippy` calls it), and so lints what it compiles: `cargo
+//! clippy` would compile all dependencies again, because `cargo check` and `cargo build` do not
+//! share their metadata. Cargo repeats the warnings of crates that it does not compile again. A
+//! warning fails the run at its end, so that the results of the tests are seen too. The compiler
+//! itself compiles what ships, because the driver switches optimisations off. Only `--full` checks
+//! all targets and builds rustdoc's pages, so only it finds a link in a comment that leads nowhere.
 
 use std::env;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

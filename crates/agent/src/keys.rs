@@ -1,4 +1,19 @@
 //! Each key of the configuration.
+//!
+//! A key has a table, a name, what it means, and a function from the configuration to its value. A
+//! value is a `Setting`: it can be read from TOML and from a flag, it can be written, and it has a
+//! schema. Everything else is a loop over the list: the check of a file, the flags of `netwrightd
+//! SERVICE` and their help, `config default`, `config show`, the schema. So a new setting is a
+//! field and a line here. What only a service's own command needs (`ipam --forget`, `collect
+//! --once`) is a flag without a key.
+//!
+//! The crate reads a file key by key and without serde, which stops at the first mistake: the
+//! messages name every mistake with its place. Flags have two dashes. `dhcp` also accepts one,
+//! because its flags are the reference's; the other services accept one for one more release, with
+//! a warning.
+//!
+//! Each service reads the file and applies its flags. It does not look at `enable`, which is for
+//! the program that starts services.
 
 use crate::config::Config;
 use crate::setting::Setting;

@@ -1,5 +1,15 @@
 //! What each service may do. The process that starts a service gives it this and nothing more:
 //! systemd does so by the units that [`crate::units`] makes of it.
+//!
+//! The list is the only place where people write this. `agent::units` writes it into
+//! `deploy/systemd/*.service` between two marker lines, `agent::chart` into the Helm chart, and the
+//! table of `docs/security.md` is made from it; tests compare them, and fail if a setting that is
+//! made is written by hand as well. For service managers that cannot confine a service, `netwrightd
+//! SERVICE --confine` reads the same list and confines its own process (`kernel::confine`), because
+//! its parent would need code between `fork` and `exec`. systemd's group `@system-service` is
+//! copied into `kernel`; a test compares the copy with that of the installed systemd.
+//!
+//! If a service needs more, the list gets a line with the reason.
 
 use std::path::{Path, PathBuf};
 

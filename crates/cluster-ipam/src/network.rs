@@ -6,6 +6,12 @@
 //! Addresses are unique within a *space*. That is either all ranges with the same
 //! [`NetworkSpec::space`], of any network ([`NetworkSpec::overlapping`]), or only one range's
 //! subnet in it.
+//!
+//! All nodes cut a space by one record, `SpaceRecord`, to which parts are only ever added. So
+//! ranges of several networks may overlap, and the configurations of two nodes may disagree,
+//! without a lock over the space. A range in use keeps its blocks, whatever configuration or
+//! version say later. In a small subnet a block is one address, so that each node gets one as long
+//! as one is free.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

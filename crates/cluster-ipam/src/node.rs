@@ -24,6 +24,14 @@
 //!
 //! Nothing here reads a clock or the environment: [`Clock`] and [`Settings`] are passed in.
 //! Messages for the operator are kept for [`Node::take_notices`].
+//!
+//! # Why blocks
+//!
+//! A store that is asked for each address makes each ADD as slow as the store, and stops ADDs while
+//! the store is away. So a node leases blocks. To take one it asks the store, by compare-and-swap.
+//! To give an address of it, the node only writes a file: while a block has room and the lease
+//! holds, ADD asks no other machine, and DEL never does. The store has one lease for each node and
+//! not for each block, so one write renews all.
 
 mod claim;
 mod lease;

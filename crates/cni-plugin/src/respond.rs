@@ -1,4 +1,8 @@
 //! The checks that every call passes before a plugin sees it, and the form of every answer.
+//!
+//! GC without a list of valid attachments warns, succeeds and collects nothing: a runtime that
+//! knows nothing may send none, and one without containers sends an empty list. If an entry of the
+//! list is incomplete, GC refuses the list with code 7.
 
 use std::cell::OnceCell;
 use std::io::Read;

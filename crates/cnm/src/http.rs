@@ -3,6 +3,9 @@
 //! [`Incoming`] takes bytes as they arrive and returns a message once it is complete; it never
 //! stores more than its limit. `httparse` reads heads; an empty `Host`, which engines up to 25
 //! send, is accepted.
+//!
+//! It is written here, for the driver and for the plugin `cnm`: one local peer asks one thing at a
+//! time, which needs no asynchronous runtime, and the executable must not link one.
 
 use thiserror::Error;
 

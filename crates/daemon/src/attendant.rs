@@ -1,5 +1,15 @@
 //! The thread beside a service's loop: it answers at the service's status socket, and reads the
 //! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
+//!
+//! A service answers HTTP at its own Unix socket, `/run/netwright/agent/SERVICE.sock`, so that the
+//! supervisor, `netwrightd agent status`, probes and `curl` ask in the same way, whatever started
+//! the service. `health` has the answers. In the time of `[agent] watchdog` the loop
+//! begins at least four rounds, so this thread can say that the loop hangs.
+//!
+//! `READY=1` means that the service serves, not that nothing is missing: otherwise systemd would
+//! end a service whose API server is away for long. `/readyz` and `agent status` have the stricter
+//! meaning. If two processes of one service run on a node, the second does its work but has no
+//! status.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

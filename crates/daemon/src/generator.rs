@@ -1,6 +1,19 @@
 //! systemd's generator (`man 7 systemd.generator`): netwrightd under the name
 //! `netwright-generator`. It makes `netwright.target` want the services that the configuration
 //! enables, and writes into their units the paths that the configuration names.
+//!
+//! systemd calls it at each boot, when no command can be called yet, and at each `daemon-reload`.
+//! It is `netwrightd` under another name, so that the configuration has one reader. It writes links
+//! and drop-ins, and nothing else. While the file has a mistake, it uses the copy that was accepted
+//! last, so that no mistake keeps a service from starting after a reboot.
+//!
+//! There is one template, `netwrightd@.service`, with a drop-in for each service that is made from
+//! `agent::rights`; what a person adds with `systemctl edit` stays in another drop-in.
+//! `netwright.target` is the only unit that an administrator or `setup` enables. The units have our
+//! own names: with the reference's `cni-dhcp.socket` two packages would have the same file. Both
+//! sockets have the same path, so the two units exclude each other (`Conflicts=`). A folder that
+//! the configuration names in place of the usual one must exist before its service starts: a
+//! generator must not make folders.
 
 use std::ffi::OsString;
 use std::fs;

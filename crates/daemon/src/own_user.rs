@@ -7,6 +7,14 @@
 //!
 //! Sockets of such a service stay root's, because plugins trust no other user: root opens them
 //! before.
+//!
+//! The user has a name, which `systemd-sysusers` makes at the first start. Where no program makes
+//! it, as in a container, the process uses a fixed number outside systemd's ranges. Such a service
+//! reads its configuration again as its user, so all users must be able to read the configuration.
+//!
+//! Not used: `DynamicUser=`, which moves the state below `/var/lib/private`; `RuntimeDirectory=`,
+//! which would give the user all of `/run/netwright`; `LoadCredential=`, which works only with
+//! systemd; and dropping root's rights under systemd too, which needs CAP_SETUID and CAP_SETGID.
 
 use std::fs;
 use std::io;

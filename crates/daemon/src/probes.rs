@@ -2,6 +2,12 @@
 //!
 //! Any client that reaches the port may ask, so nothing else is answered, no client keeps another
 //! from its answer, and the services are asked once a second at most.
+//!
+//! The supervisor runs this for its services. Where something else starts them, `netwrightd agent
+//! serve` is a process that runs only this, without capabilities; the generator starts its unit,
+//! `netwrightd@agent.service`, only if `[agent] listen` is set. Both hold `agent.sock`, so only one
+//! can run. By default no port is open, and a port without an address is one of the loopback
+//! interface. A port for each service would be six to open, and none that answers for all.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -8,6 +8,12 @@
 //!
 //! A service that ends starts again after a pause that doubles each time. One whose configuration
 //! is wrong waits for the next reload. One that does not go on is killed, and starts again.
+//!
+//! It starts services with the copy of the configuration that it accepted last, so a service that
+//! starts again does not read a file that is still being changed. (A service that something else
+//! starts reads the file itself: a person who edits it and restarts the service wants that.) It
+//! learns from `/livez` that a service hangs; besides asking, it only sends signals. It refuses to
+//! run twice. Services end with it (`PR_SET_PDEATHSIG`), so no process is left that holds a socket.
 
 mod child;
 

@@ -46,6 +46,27 @@
 //! }
 //! # Ok::<(), firewall::FirewallError>(())
 //! ```
+//!
+//! # What a change leads to is made before it
+//!
+//! A transaction of nftables is not atomic for a packet: the kernel reads the generation of the
+//! rules once for each packet, but that of elements at each look-up. A packet that is in the rules
+//! during a commit goes on with the old rules and finds new elements, which may lead it to a new
+//! chain that has no rule for it yet. So if a change needs chains or sets that are not there, a
+//! first transaction makes them, and a second makes the change; if the kernel refuses the second,
+//! the first is undone. A change of elements alone stays one transaction. (`PodsTable::put`
+//! writes the whole table and lets such a packet pass; on a running node the service calls
+//! `PodsTable::bring`.) Under a flood of packets, with one transaction 26 of 20,000 changes let a
+//! forbidden packet through; with two, none did.
+//!
+//! # Two hooks
+//!
+//! Packets of known connections pass two base chains, so a node forwards 95.5 % of the small
+//! packets that it would forward without the table. One chain for both directions would need an
+//! accept of egress to be a `goto` into ingress. Then the kernel walks the product of both at each
+//! change (`nft_chain_validate`): six million rules in place of five thousand on a node with 110
+//! pods of five policies. A mark would be one that other programs use. A flow table would bypass
+//! the hooks of all other programs.
 
 mod closed;
 mod encode;

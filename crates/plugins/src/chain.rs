@@ -16,6 +16,9 @@
 //!   as usual and executed.
 //!
 //! The plugin keeps no state of its own: only the inner plugins do.
+//!
+//! So a list of plugins can become a chain while containers run: DEL with `chain` removes what the
+//! list made, and the other way round.
 
 use std::collections::BTreeMap;
 

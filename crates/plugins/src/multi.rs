@@ -14,6 +14,11 @@
 //! - One network has the default route: the chosen one, else the first that gives one.
 //!
 //! `members` implements the records and how they are removed.
+//!
+//! Each network is an attachment of its own. `cni-runtime` records it as a runtime does, in a
+//! folder for each container below `lib/multi`; so `list`, `inspect` and repair see it.
+//! `netwright-multi` uses the same code, with its files in `lib/netwright-multi`; only its list of
+//! networks comes from elsewhere.
 
 mod config;
 pub mod default_route;

@@ -6,6 +6,18 @@
 //! refers to it. So when a pod comes, goes or gets other labels, one element is added to or removed
 //! from each set that it enters or leaves, and from the verdict maps if the pod is on this node. No
 //! rule changes.
+//!
+//! All rules with one selector share its set, one for each family. The compiler finds the sets that
+//! a pod may be in by the pod's namespace, the namespace's labels and the pod's own. It makes only
+//! sets and chains that the policies of this node's pods use. The address blocks of one rule are
+//! one set of intervals, so that thousands cost one look-up. Sets of named ports for ingress hold
+//! pods of this node only. Names of chains and sets are hashes, 100 bits, of what they stand for:
+//! they are the same on each node and after a restart. A class lists policies by name, so a new
+//! priority rewrites chains and changes no verdict.
+//!
+//! A rule with the action Pass ends its tier. In nftables a chain can end itself, but not the chain
+//! that jumped to it, and other programs use packet marks. So the rules of a policy with Pass stand
+//! in the tier's chain of each class; every other policy has a chain of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -2,6 +2,9 @@
 //!
 //! It looks at labels and addresses, for one connection. It knows no sets, no chains and no order
 //! of changes.
+//!
+//! The same function explains verdicts, decides which connections a change cuts, and judges the
+//! compiled rules.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,17 @@
 //! Why an object is not taken as it is written, and what holds instead.
+//!
+//! # What cannot be read fails closed
+//!
+//! In a NetworkPolicy a rule that cannot be read allows nothing. In a ClusterNetworkPolicy it
+//! matches nothing if its action is Accept, and denies everything if its action is Deny or Pass. A
+//! requirement of a selector that cannot be read counts as met, so the policy selects all the pods
+//! that were meant and perhaps more. If nothing of a cluster-wide subject can be read, the policy
+//! selects no pod: one misspelt object must not close the cluster. A policy of another version
+//! counts as one with a fault, so it closes the pods that it selects.
+//!
+//! An `ipBlock` with host bits (`10.0.0.1/8`) is read without them, and a notice says so: API
+//! servers accept it, and the suite of sig-network writes such blocks. In `networks` of a
+//! ClusterNetworkPolicy they are refused.
 
 use std::fmt;
 

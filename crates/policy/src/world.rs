@@ -1,4 +1,10 @@
 //! All objects that decide which connections are allowed, and how they change.
+//!
+//! Pods are known by UID, and an address belongs to one pod. If two living pods have one address,
+//! the address is closed until one of them has left or is to be deleted: on other nodes it is in no
+//! selector's set, and the chain of each class first denies what is in the set of such addresses. A
+//! pod whose namespace is not known is closed, and so is the address of a pod that the service does
+//! not know yet. The node of such pods still reaches them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

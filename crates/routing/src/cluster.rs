@@ -10,6 +10,14 @@
 //!
 //! Blocks of spaces come from records of their own ([`crate::blocks`]); a peer that is used has those
 //! that it holds.
+//!
+//! Peers are judged from the oldest to the youngest, as the source says, and one that the source
+//! shows comes before one that is only remembered. So the result does not depend on the order of
+//! events. If a record cannot be read, the last one that could be read stays valid. If it can be
+//! read but cannot be true, it is refused and nothing of the peer is used; in flannel's annotations
+//! each family is judged separately. Until a complete list has come and all its peers are planned,
+//! nothing is removed from the kernel: an object may belong to a peer that is not known yet, or to
+//! flanneld.
 
 mod blocks;
 mod judge;

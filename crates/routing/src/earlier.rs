@@ -4,6 +4,22 @@
 //! pods keep their addresses until they end. So the node keeps the prefixes that these addresses
 //! are of: it publishes them ([`Node::kept`](crate::Node)), and gives no address of them to a new
 //! pod. A prefix that another node has been given by then is that node's.
+//!
+//! Another node's prefix always comes before a kept one, so a node can claim in this way only what
+//! no other node has. New pods get addresses of the new prefix only, or the old one would never be
+//! empty.
+//!
+//! What the node had is known from the record of nodes on its disk, and from the `unreachable`
+//! routes with protocol 79 that an earlier run made; they are there even if the record is lost.
+//! After a boot they are gone, and so are the pods. A pod may live in a prefix if a route leads to
+//! a single address of it, or if a bridge with a port has an address of it: then host-local's
+//! records decide, and without records that can be read the prefix is kept. Records without such a
+//! bridge do not count, because they outlive a boot. When a link or a route goes away, the service
+//! looks again.
+//!
+//! From the deletion of a Node until it is there again, other nodes have no route to its pods. The
+//! network configuration gets the new prefix at once, on another bridge (`nw-pods1`), because
+//! `bridge` refuses one that has another IPv4 address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -2,6 +2,23 @@
 //!
 //! What flanneld writes is here byte for byte. Where it reads loosely (JSON's keys in any case, a
 //! null for nothing), so does this.
+//!
+//! # In flanneld's place
+//!
+//! A tunnel keeps its name and its hardware address for as long as other nodes may know them: a
+//! running flanneld notices a new hardware address only if those of both families change at once.
+//! The address is what the node's record on the disk says, else flanneld's annotation, else what
+//! flanneld's link has, else a hash of the node's UID. So the tunnel of an old node is still
+//! `flannel.1` after `flannel = "none"`, and that of a new node is `nw-vxlan4`.
+//!
+//! The paths are flanneld's: no direct route within a segment unless flanneld has `DirectRouting`.
+//! Linux refuses an IPv6 route whose gateway is reached by a route over another link
+//! (`ip6_route_check_nh_onlink`), so flanneld could not come back where such a path of ours is. In
+//! standby everything is read and planned, but the loop makes no change. A tunnel that was taken
+//! over gets our mark (the alias), and `--uninstall` removes only tunnels with it. `--uninstall
+//! --to-flannel` works only if flanneld already has routes; it cannot know whether these are all.
+//!
+//! A node publishes one backend here, and reaches peers of both, vxlan and host-gw.
 
 pub mod annotations;
 pub mod config;

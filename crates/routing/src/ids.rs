@@ -1,4 +1,8 @@
 //! The numbers of nexthop objects.
+//!
+//! A number follows from the peer's name and the family, among 16 million from `0x4e000000`; if it
+//! is taken, the next is used. A route that exists keeps its nexthop, so a daemon that starts
+//! again, with or without its file, changes nothing.
 
 use std::collections::{HashMap, HashSet};
 

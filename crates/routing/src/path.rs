@@ -1,4 +1,14 @@
 //! How packets to a peer go.
+//!
+//! The path is the first that both ends offer and that is possible: native, direct, VXLAN over an
+//! underlay of the same address family, VXLAN over one of the other family. Every condition is
+//! about both ends, so both choose alike. If one of two nodes asks for a native path, and both run
+//! `netwrightd routing`, the path is native. If a routing daemon has learned a route to exactly the
+//! prefix, that route takes precedence over all paths.
+//!
+//! `Direct` needs an underlay address of the pods' own family at both ends; VXLAN over the other
+//! family serves what is left. There is no encrypted path; `Path`, `Offers` and the annotation have
+//! room for one.
 
 use std::fmt;
 use std::net::IpAddr;

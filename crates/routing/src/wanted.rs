@@ -1,4 +1,14 @@
 //! What a node wants of its kernel: for itself, and for each peer.
+//!
+//! The gateway of an IPv6 nexthop by a tunnel is link-local, made of the tunnel's hardware address:
+//! Linux refuses another gateway if a route by another link leads to it, as the peer's own route
+//! does, and then a nexthop could not change in place from one tunnel to the other. While a peer's
+//! path is native, there is no `unreachable` route for the cluster's range of that family, so that
+//! packets to the peer follow the node's other routes.
+//!
+//! These are not items of the crate `wanted`. Such an item belongs to an attachment and names links
+//! that repair does not make again. Here an object is one of 45,000 and found by its key, and a
+//! tunnel that is gone is made again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

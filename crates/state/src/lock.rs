@@ -1,4 +1,14 @@
 //! One writer at a time, with bounded waits.
+//!
+//! A lock is an exclusive `flock` on a file below `/run/netwright/locks`, which ends with its
+//! process. Waiting has a deadline, and the error names the holder. A symbolic link is not
+//! followed. If the file was removed between opening and locking, the process opens and locks a new
+//! one. So the last user of a folder can remove it, and no process is kept out by a lock on a file
+//! that is gone.
+//!
+//! A waiter tries for a millisecond. Then a thread of it waits in the kernel, which wakes waiters
+//! one at a time, in their order. (Waiters that tried every 5 ms took the processors from the
+//! holder: of 500 ADDs at once on two processors some failed after 30 s.)
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};

@@ -3,6 +3,25 @@
 //! It looks at the machine ([`machine`]), decides what to do ([`plan`]), shows it and asks, does it
 //! ([`apply`]), and tries a container's network ([`packet`]). Before the first step it records what
 //! it will do ([`record`]): `--undo` and a later `setup` follow that.
+//!
+//! Each step has an undo; if one fails, all are undone. The record is written before the first step
+//! with all that the steps will write, so a `setup` that was killed is undone or finished like any
+//! other. Before it removes or replaces a file, it compares the content with what it wrote (of a
+//! file over 1 MiB the size and 64 samples of 1 KiB). Another program's file that it replaces stays
+//! in the same folder, so that one rename restores it with owner, mode, times and labels, even on a
+//! full disk. A file that `setup` is to write needs a line in `wanted`; plan, undo, record and
+//! comparison follow.
+//!
+//! The executables are in `/usr/local/bin`: the upgrade of another package may remove a folder of
+//! plugins with all that is in it (kubernetes#115629), and SELinux lets systemd run what is there.
+//! If a package has units of these names, `setup` refuses. It never replaces a configuration. Units
+//! of others are disabled and not masked, because a unit of the administrator's in
+//! `/etc/systemd/system` cannot be masked. It calls `systemctl`: a client of D-Bus would be more
+//! code, and no verb of a plugin waits for it.
+//!
+//! After a setup `netwright uninstall` refuses, because the services would lose their plugins.
+//! While containers are attached, `--undo` removes the services only: the plugins have to detach
+//! the containers.
 
 mod apply;
 mod machine;

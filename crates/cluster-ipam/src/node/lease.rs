@@ -1,4 +1,15 @@
 //! The node's lease, and how the node comes back after losing it.
+//!
+//! # A copied machine
+//!
+//! A machine may be copied with its disk, under the same name, and both then hold the same blocks.
+//! So the node's record says which process wrote it (`run`), and the node's disk says which
+//! processes have written it since the last boot. A machine that does not find the record's process
+//! on its disk, because it has just booted or is a copy, writes a `claim` and waits 25 s for an
+//! answer; the first ADD after a boot may wait that long. A running machine reads its record every
+//! ten seconds and answers a claim, and the copy then gives no address. There is no quicker way:
+//! after a boot a copy looks like the original until the original answers. A daemon that only
+//! starts again does not wait.
 
 use std::sync::PoisonError;
 use std::time::Duration;

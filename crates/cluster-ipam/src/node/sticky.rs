@@ -9,6 +9,9 @@
 //! A pod's address is taken over once no container has it: its container was detached, or its
 //! node was given up. Detaching never waits for the store: what the node has on its disk counts,
 //! and its record follows.
+//!
+//! Otherwise a new container does not get its predecessor's address, even if both are the same
+//! pod's: the old one may still be there.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,15 @@
 //! Background work: updates records and returns blocks.
+//!
+//! While a node keeps an empty block, other nodes find the space full. So a node returns an empty
+//! block after `--idle`, and after a second or two if the range has fewer than four addresses for
+//! each node. A node that finds a space full says so in the space's record, which nodes with empty
+//! blocks read every two seconds: they return theirs within five seconds, and the ADD waits up to
+//! six before it fails with code 102. Reading a record needs no right to watch, and an older daemon
+//! ignores what it does not know in it.
+//!
+//! A node that returns a block first records that on its disk, and does not use the block from then
+//! on, because the store may forget the block although no answer comes. It asks again until the
+//! store has answered. In the worst case no node uses the block for a while.
 
 use std::sync::PoisonError;
 use std::time::Duration;

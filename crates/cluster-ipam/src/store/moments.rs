@@ -1,4 +1,14 @@
 //! A store's position: what its answers report, and whether it went back.
+//!
+//! etcd may be restored from a backup. It then does not know the blocks that were leased since, and
+//! would lease them again. An answer that is older than what the node knew when it asked shows
+//! that. So does a revision that is higher than the last one by more than 100,000,000, because a
+//! store may be restored with a higher revision (`etcdutl snapshot restore --bump-revision`).
+//! Revisions above 10^15 are exempt: an API server whose storage is not etcd may use times.
+//!
+//! The node then gives no address before it has compared its blocks with the store, and takes no
+//! new block for 30 s, so that all nodes can compare first. If the store was not restored, nothing
+//! else happens.
 
 use std::sync::{Mutex, PoisonError};
 

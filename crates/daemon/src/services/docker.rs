@@ -25,6 +25,19 @@
 //! | `collect` | endpoints whose container is gone |
 //!
 //! Docker is never called: it may be waiting for us. The messages are those of [`cnm`].
+//!
+//! Plugins never see Docker's containers. ADD and DEL run in a namespace of the driver's own, one
+//! for each endpoint below `/run/netwright/docker/netns`, because Docker before 28 makes the
+//! container's namespace only after it has asked for the endpoint. In between, Docker moves the
+//! interface into the container. The driver then sets what Docker does not, and announces the
+//! container's addresses; engine 20.10 does not announce them, and other hosts could not reach a
+//! restarted container by IPv6 for half a minute. The caller of a repair says where the
+//! interface is (`cni::ATTACHED_AS`).
+//!
+//! The driver keeps nothing in memory, so it can answer a repeated call after any crash. A call
+//! reads its file, and writes it before it acts; a call that undoes something removes the file
+//! last. When Docker repeats a call whose connection broke, it sends no content:
+//! `/run/netwright/docker/calls` says what the call is about.
 
 mod collect;
 mod create_options;

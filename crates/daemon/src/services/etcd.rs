@@ -4,6 +4,8 @@
 //! over the HTTP client that it already has for the Kubernetes API: etcd's own protocol would need
 //! a second HTTP stack and code that is generated at build time, for a few calls. Reads are
 //! linearizable, as etcd's are unless a client asks otherwise.
+//!
+//! Every write is one transaction that compares the record's revision.
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};

@@ -1,5 +1,6 @@
 //! `netwrightd config`, and how a service takes its configuration.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -49,6 +50,57 @@ fn the_files_made_from_the_keys_are_current() {
     }
 }
 
+/// Options that many commands have. The page with every command's help shows each once, unless its
+/// words differ.
+const SHARED: [&str; 8] = [
+    "--configuration",
+    "--confine",
+    "--or-accepted",
+    "--follow",
+    "--isolate",
+    "--output",
+    "--socketpath",
+    "--help",
+];
+
+/// The beginning of the paragraph that follows the options of each service.
+const FLAGS_AND_KEYS: &str = "Each flag but ";
+
+/// Returns a command's help with `…` in place of what an earlier command has in the same words.
+fn without_repeats(help: &str, earlier: &mut BTreeSet<String>) -> String {
+    let mut blocks: Vec<Vec<&str>> = Vec::new();
+    for line in help.lines() {
+        let is_option = line.starts_with(' ') && line.trim_start().starts_with('-');
+        match blocks.last_mut() {
+            Some(block) if !is_option && !line.is_empty() && !block[0].is_empty() => {
+                block.push(line);
+            }
+            _ => blocks.push(vec![line]),
+        }
+    }
+    let mut lines: Vec<&str> = Vec::new();
+    for block in blocks {
+        let words: Vec<&str> = block.iter().flat_map(|line| line.split_whitespace()).collect();
+        let is_shared = |word: &&str| SHARED.iter().any(|option| word.starts_with(option));
+        let text = words.join(" ");
+        let key = match text.starts_with(FLAGS_AND_KEYS) {
+            true => Some(FLAGS_AND_KEYS.to_owned()),
+            false => words.iter().take(2).any(is_shared).then_some(text),
+        };
+        if key.is_none_or(|key| earlier.insert(key)) {
+            lines.extend(block);
+            continue;
+        }
+        if lines.ends_with(&["…", ""]) {
+            lines.pop();
+        }
+        if lines.last() != Some(&"…") {
+            lines.push("…");
+        }
+    }
+    lines.join("\n")
+}
+
 /// The completions, the man pages, and the page with every command's help are up to date.
 #[test]
 fn the_reference_of_the_command_line_is_current() {
@@ -89,15 +141,19 @@ fn the_reference_of_the_command_line_is_current() {
         "routes list",
     ];
     let mut page = String::from(
-        "# The command line of netwrightd\n\nMade from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright-daemon`\nwrites it anew.\n",
+        "# The command line of netwrightd\n\n\
+        Made from the program's own description; a test compares the two, and\n\
+        `UPDATE_EXPECT=1 cargo test -p netwright-daemon` writes it. Options that many commands have in the\n\
+        same words are shown for the first one only; `…` stands for them in the others.\n",
     );
+    let mut earlier = BTreeSet::new();
     for words in [""].iter().chain(&services).chain(&others) {
         let words: Vec<&str> = words.split_whitespace().collect();
         let said = run(&lab, &[&words[..], &["--help"]].concat());
         let help = text(&said.stdout);
         let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
         let name = [&["netwrightd"], &words[..]].concat().join(" ");
-        let lines = lines.join("\n");
+        let lines = without_repeats(&lines.join("\n"), &mut earlier);
         page.push_str(&format!("\n## `{name}`\n\n```console\n# {name} --help\n{lines}\n```\n"));
     }
     made.push((docs().join("netwrightd.md"), page));

@@ -3,6 +3,34 @@
 //! IPVS takes a packet for one of its services from the hook input to the hook output (linux
 //! net/netfilter/ipvs/ip_vs_core.c `ip_vs_ops4`, ip_vs_xmit.c `ip_vs_nat_send_or_cont`), past the hook
 //! forward. So where it has services, policies are asked at output too.
+//!
+//! There a packet that IPVS masquerades already has the pod's address as its destination, and its
+//! source is not translated yet, as at forward. With `net.ipv4.vs.conntrack`, which kube-proxy sets
+//! to 1, its connection is tracked, so replies pass by their state. Most packets at output are the
+//! node's own, so the first rules let them pass: those with a socket of a process, and those of the
+//! kernel, which have an address of the node. Both rules are needed, because the address of a VRF
+//! is not found to be the node's, and the kernel's packets have no socket.
+//!
+//! The chains exist only if IPVS has services, so that other nodes do not pay for two more hooks.
+//! The kernel does not report the first service: `netwrightd policy` looks once a second until it
+//! finds one, and each run of the plugin looks too. The chains then stay until the service starts
+//! again, or there would be a gap when a program deletes all services and makes them again.
+//!
+//! Source addresses are checked at postrouting, by a chain of type nat, which sees only the first
+//! packet of a flow. Not used: postrouting for the verdicts, where the kernel allows no reset; the
+//! hook input, where it is not known where a service leads to; prerouting for sources, where a
+//! packet to the node and one to a service look the same.
+//!
+//! # What is not judged
+//!
+//! - Between IPVS's first service and the next look, nothing judges what IPVS sends on. If the
+//!   service is away, this lasts until it is back or a pod comes.
+//! - Direct routing and tunnels of IPVS, and connections that are not tracked: no rule sees the
+//!   pod's address. The log, `netwright policy list` and STATUS name these.
+//! - What a pod sends on a further network to a service of IPVS: at output no rule sees by which
+//!   interface it came in. If its address is also that of a pod of this node on its own network, it
+//!   is judged as that pod's.
+//! - A forged source, if the link is in a VRF, connections are not tracked, or the flow is known.
 
 use std::collections::BTreeSet;
 use std::fs::File;

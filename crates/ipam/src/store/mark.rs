@@ -1,4 +1,11 @@
 //! The extended attribute of a reservation's file.
+//!
+//! It says whose the reservation is, as the file's content does, and for which network namespace it
+//! was made. So a file that was truncated or swapped keeps its owner, and the plugin can
+//! distinguish a reservation that a power cut left behind from one of a living container. The mark
+//! has the namespace's cookie besides its inode, because the kernel may give the inode number of a
+//! namespace that ended without a DEL to another container's. The boot ID in it is only a hint. The
+//! mark costs one system call for each address of an ADD and of a DEL.
 
 use std::fs::File;
 use std::net::IpAddr;

@@ -1,4 +1,13 @@
 //! ADD, DEL and GC of every kind, and the plugin that a kind is.
+//!
+//! # Links before addresses
+//!
+//! ADD makes the link before it asks for addresses, because an address plugin may talk over the
+//! link, as `dhcp` does. DEL deletes the link before it releases the addresses: an address that is
+//! released while a link carries it may be given to the next container. With `dhcp`, DEL removes
+//! the addresses from the link, releases them over the link, and then deletes the link.
+//! `engine::talks_over_the_link` alone decides which order applies. With such a plugin `bridge`
+//! sets the port up early, after it has installed the port's spoof checks.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -25,6 +25,11 @@
 //! | `port` | the same of the port and its link |
 //! | `status` | STATUS |
 //! | `sweep` | ports of containers that are gone |
+//!
+//! `ovs` takes no lock of its own, which would bind only ourselves: other programs change the
+//! database too. A transaction says what it assumes (`wait`); if that does not hold, the plugin
+//! reads and plans again. DEL of the last port removes the bridge or the tunnels only if they still
+//! have the ports that it read. An ADD that needs a tunnel says so in its transaction.
 
 mod chained;
 mod config;

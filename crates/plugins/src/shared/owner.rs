@@ -1,4 +1,13 @@
 //! How links are marked with their owner.
+//!
+//! The host's end of a pair is named after its attachment: `veth` and eight digits of the
+//! attachment's hash. So DEL asks the kernel for one name, even if record, cache and namespace are
+//! lost, and however many links the host has. If another program's link has that name, ADD takes
+//! the next of four, from four parts of the hash.
+//!
+//! The hardware address comes from the hash too. If ADD was killed before it set the alias, the
+//! hardware address shows that the link is ours. A link whose alias would be longer than the kernel
+//! allows carries the hash in its place.
 
 use cni::{AttachmentKey, ContainerId, IfName, NetworkName};
 use kernel::mac::MacAddr;

@@ -3,6 +3,11 @@
 //! One message creates it: the container's end appears in its namespace with its final name and
 //! address. The host's end is named after the attachment and carries its owner in its alias, so DEL
 //! finds it even if everything else is lost.
+//!
+//! Both ends stay down until the container's end is configured, and the host's end comes up last.
+//! If only one end is up, it has no carrier. The next request about it then waits for a grace
+//! period of the kernel (linux net/core/link_watch.c `linkwatch_sync_dev`), which was 0.3 to 0.7 ms
+//! of each ADD. Each end has one queue, because removing the others costs a grace period too.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

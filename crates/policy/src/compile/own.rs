@@ -5,6 +5,12 @@
 //! which the same of these policies apply are one set of addresses for each family. The base chain
 //! leads packets from there to the node's addresses to the chains of these policies. It is there as
 //! long as there is such a pod.
+//!
+//! The addresses are those of the Node's status: by all local addresses, a rule to `0.0.0.0/0`
+//! would close the node's cache of names. An address of the Node that its host does not have is a
+//! peer like others, since packets to it are forwarded. A map from address to class, as for
+//! forwarded packets, would save look-ups, but plugins would have to close and forget a third
+//! verdict of each address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

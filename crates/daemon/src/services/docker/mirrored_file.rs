@@ -4,6 +4,9 @@
 //! than the record on the disk. A reboot deletes it, together with all containers. Each file has a
 //! checksum of its content in `sum`, so that a changed digit is noticed, and its own name, so that
 //! another record's content is noticed.
+//!
+//! Docker sends a network's options only once, so the driver could not ask for a damaged record
+//! again.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,12 @@
 //! Follows the keys of etcd that begin with a prefix: lists them, watches them, and lists them again
 //! if what was missed cannot be asked for.
+//!
+//! After a silence of etcd there is first a linearizable read, and then the watch at the same
+//! member: a member without a leader accepts a watch but learns of nothing. While the watch reports
+//! nothing, the read is repeated every ten seconds. An answer with a lower revision or term, or
+//! from another cluster, means that etcd was restored or made again, and everything is listed
+//! again. Less than five seconds without an answer are no silence, because one of three members may
+//! die.
 
 use std::cell::Cell;
 use std::convert::Infallible;

@@ -3,6 +3,19 @@
 //! The loop looks at the leases as it looks at the kernel: whenever one that concerns this node has
 //! changed, it finds out which is this node's, and what it is to be. The thread writes it, and what
 //! it has written comes back as a change like any other.
+//!
+//! A node's identity in etcd is its address: a lease with it is this node's, whichever program
+//! wrote it. Keys, values, the choice of the prefix and the end after 24 hours are flannel's, so
+//! the source `etcd` needs `flannel` to be `replace` or `standby`, also in a cluster that has no
+//! flanneld. Every write is a transaction that fails if etcd has something else under the key. For
+//! a new lease it also fails if any key begins with the lease's IPv4 prefix, and with two families
+//! if any node has made a lease since the list was read: otherwise two nodes could take one IPv6
+//! prefix, because etcd compares nothing but the key. The grant is renewed every hour, so that etcd
+//! may be away for 23 hours at any time.
+//!
+//! flanneld reads no list of prefixes that a node has kept, so only this node routes such a prefix.
+//! Like flanneld, the service reads the configuration once; if there is none yet, it is ready and
+//! says in its status what it lacks.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

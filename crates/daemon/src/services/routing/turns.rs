@@ -1,4 +1,12 @@
 //! When this node writes its lease in etcd.
+//!
+//! Two nodes with one address would overwrite each other's lease for ever. So after each write
+//! there is a pause: half a second, then one, and thirty once this has gone on for a minute. If
+//! other nodes get the prefix first, or etcd refuses, each pause is twice the last one, up to
+//! thirty seconds, until the node has a lease. While no member answers, a write is tried after half
+//! a second, then every second, and after half a minute every thirty; when the watch works again,
+//! at once. Each pause is up to half as long again, at random, so that thousands of nodes do not
+//! come at once.
 
 use std::time::{Duration, Instant};
 

@@ -7,6 +7,11 @@
 //!
 //! It survives a reboot, as the drivers' own memory does: what they hold for containers that are
 //! gone must be released. A network stays as long as attachments are in its folder.
+//!
+//! The plugin records what it asks for, before it asks, and not what it has got: a driver outlives
+//! the plugin, and if the plugin or the connection dies in a call, no program learns what the
+//! driver has done. So one DEL gives back everything that a driver holds, even if the driver or the
+//! plugin died in a call.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

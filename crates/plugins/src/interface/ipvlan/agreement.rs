@@ -1,5 +1,10 @@
 //! What the attachments of one parent have agreed on: mode and reach, which the kernel stores once
 //! per parent.
+//!
+//! A parent is a shared object, `ipvlan <parent>`, and its note holds both. A new link with another
+//! mode would change the mode of all links of the parent. So ADD with another mode fails with code
+//! 108 and names an attachment that uses the present one, unless all holders of the parent are
+//! gone. DEL of the last attachment releases the parent.
 
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use testkit::reference::Release;
 
+/// The test of random configurations, which the page calls `random`.
+const RANDOM: &str = "crates/plugins/tests/it/differential/generated.rs::random_configurations";
+
 /// The list. Each table for which an entry is must need each line of the entry.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -113,14 +116,13 @@ impl Ledger {
     /// The page for readers.
     fn page(&self) -> String {
         let mut page = "# What is different from the reference plugins\n\n\
-            Tests give the same configuration to our plugins and to the reference's Go plugins, on two equal hosts. The \
-            reference's are those of Debian's stable and of its unstable release. The tests then compare results, links, addresses, \
-            routes, rules, sysctls, firewall rules, queueing disciplines and files. Random configurations are compared too. This page \
-            lists all the differences. Each is intended: a test fails if it finds a difference that is not listed, or no longer \
-            finds one that is.\n\n\
-            The tests `differential::…` of the crate `plugins` make this page from [differences.toml](differences.toml) \
-            (`UPDATE_EXPECT=1` writes it). That file also has the exact text of each difference. Where a configuration alone \
-            cannot show a difference, the page names the test that does.\n\n\
+            Tests give the same configurations, and random ones, to our plugins and to the Go plugins of Debian's\n\
+            stable and unstable releases, on two equal hosts, and compare results, links, addresses, routes,\n\
+            rules, sysctls, firewall rules, queueing disciplines and files. This page lists all the differences.\n\
+            Each is intended: a test fails if it finds one that is not listed, or no longer finds one that is.\n\n\
+            The tests `differential::…` of the crate `plugins` make the page from\n\
+            [differences.toml](differences.toml), which also has the exact text of each difference. `where` names\n\
+            configurations of these tests, random ones, or the test that shows the difference.\n\n\
             | where | against | what, and why |\n|---|---|---|\n"
             .to_owned();
         for entry in &self.entries {
@@ -129,8 +131,11 @@ impl Ledger {
                 [one] if one == "unstable" => "unstable",
                 _ => "both",
             };
-            let places: Vec<_> =
-                entry.cases.iter().chain(&entry.tests).map(|place| format!("`{place}`")).collect();
+            let place = |place: &String| match place.as_str() {
+                RANDOM => "random".to_owned(),
+                other => format!("`{other}`"),
+            };
+            let places: Vec<_> = entry.cases.iter().chain(&entry.tests).map(place).collect();
             writeln!(page, "| {} | {against} | {} |", places.join(", "), entry.reason).unwrap();
         }
         page
