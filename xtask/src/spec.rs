@@ -1,5 +1,5 @@
 //! The ledgers in `docs/spec`: every rule of a specification has a test that exists, or a written
-//! reason.
+//! reason; every promise of `docs/guarantees.md` has a test.
 //!
 //! The files use a subset of TOML: `[[rule]]`, keys with strings, and lists of strings.
 
@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 
 use crate::run::root;
 
-/// The document whose tables name the tests of each promise.
+/// The document whose lists have the promises, `- **ID**: promise`, and the ledger of their tests.
 const GUARANTEES: &str = "docs/guarantees.md";
+const PROMISES: &str = "docs/spec/guarantees.toml";
+
+/// How long a promise may be. Conditions and exceptions are on other pages.
+const PROMISE_CHARS: usize = 300;
 
 /// The words for a rule's level (RFC 2119).
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
@@ -54,8 +58,10 @@ pub(crate) fn check() -> Result<String, String> {
     let (mut problems, mut tested, mut reasoned) = (Vec::new(), 0, 0);
     for path in files_below(&root.join("docs/spec"), "toml")? {
         let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
-        let text = read(&path)?;
-        let rules = parse(&text).map_err(|problem| format!("{name}:{problem}"))?;
+        if name == PROMISES {
+            continue;
+        }
+        let rules = rules_of(&path, &name)?;
         tested += rules.iter().filter(|rule| rule.list("tests").is_some()).count();
         reasoned += rules.iter().filter(|rule| rule.text("reason").is_some()).count();
         problems.extend(judge(&rules, &tests).into_iter().map(|what| format!("{name}:{what}")));
@@ -63,39 +69,93 @@ pub(crate) fn check() -> Result<String, String> {
     if tested == 0 {
         problems.push("docs/spec holds no rule with a test".to_owned());
     }
-    let promises = read(&root.join(GUARANTEES))?;
-    let (promised, broken) = judge_promises(&promises, &tests);
-    problems.extend(broken.into_iter().map(|what| format!("{GUARANTEES}:{what}")));
+    let document = read(&root.join(GUARANTEES))?;
+    let promises = rules_of(&root.join(PROMISES), PROMISES)?;
+    problems.extend(judge_promises(&document, &promises, &tests));
     if problems.is_empty() {
         let rules = tested + reasoned;
         Ok(format!(
-            "{rules} rules: {tested} with tests, {reasoned} with a reason; {promised} promises"
+            "{rules} rules: {tested} with tests, {reasoned} with a reason; {} promises",
+            promises.len()
         ))
     } else {
         Err(format!("{} problems in docs\n{}", problems.len(), problems.join("\n")))
     }
 }
 
-/// Counts the rows of a document's tables, and returns what is wrong with them, each as `LINE:
-/// PROBLEM`: a promise must name the tests that show it.
-fn judge_promises(document: &str, tests: &BTreeSet<String>) -> (usize, Vec<String>) {
-    let (mut rows, mut problems) = (0, Vec::new());
-    for (line, number) in document.lines().zip(1..) {
-        let Some(row) = line.strip_prefix("| ") else { continue };
-        if row.starts_with("promise |") {
-            continue;
+/// Compares the lists of [`GUARANTEES`] with the ledger [`PROMISES`]: each item has an entry with a
+/// test, and each entry an item. Returns what is wrong, each as `FILE:LINE: ID: PROBLEM`.
+fn judge_promises(document: &str, ledger: &[Rule], tests: &BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let known: BTreeSet<_> = ledger.iter().filter_map(|rule| rule.text("id")).collect();
+    let mut promised = BTreeSet::new();
+    for (number, item) in items(document) {
+        let (id, promise) = id_and_promise(&item).unwrap_or(("an item without ID", &item));
+        let mut tell = |what: String| problems.push(format!("{GUARANTEES}:{number}: {id}: {what}"));
+        if !promised.insert(id.to_owned()) {
+            tell("is there twice".to_owned());
         }
-        rows += 1;
-        let shown_by = row.trim_end_matches([' ', '|']).rsplit_once(" | ").map_or("", |row| row.1);
-        let names: Vec<_> = names_in(shown_by).collect();
-        if names.is_empty() {
-            problems.push(format!("{number}: a promise without a test"));
+        if !known.contains(id) {
+            tell(format!("is not in {PROMISES}"));
         }
-        for name in names.iter().filter(|name| !tests.contains(**name)) {
-            problems.push(format!("{number}: there is no test {name}"));
+        let length = promise.chars().count();
+        if length == 0 || PROMISE_CHARS < length {
+            tell(format!("has {length} characters, and may have 1 to {PROMISE_CHARS}"));
         }
     }
-    (rows, problems)
+    let mut ids = BTreeSet::new();
+    for rule in ledger {
+        let id = rule.text("id").unwrap_or("a rule without id");
+        let line = rule.line;
+        let mut tell = |what: String| problems.push(format!("{PROMISES}:{line}: {id}: {what}"));
+        if !ids.insert(id) {
+            tell("is there twice".to_owned());
+        }
+        if !promised.contains(id) {
+            tell(format!("is not in {GUARANTEES}"));
+        }
+        for (key, value) in &rule.keys {
+            match (key.as_str(), value) {
+                ("id" | "note", Value::Text(_)) | ("tests" | "full", Value::List(_)) => {}
+                _ => tell(format!("unknown key {key}")),
+            }
+        }
+        let names = ["tests", "full"].into_iter().filter_map(|key| rule.list(key)).flatten();
+        let names: Vec<_> = names.collect();
+        if names.is_empty() {
+            tell("names no test".to_owned());
+        }
+        for name in names.into_iter().filter(|name| !tests.contains(*name)) {
+            tell(format!("there is no test {name}"));
+        }
+    }
+    problems
+}
+
+/// Returns the items of a document's lists, each with its line number and in one line.
+fn items(document: &str) -> Vec<(usize, String)> {
+    let mut items: Vec<(usize, String)> = Vec::new();
+    let mut within = false;
+    for (line, number) in document.lines().zip(1..) {
+        if let Some(first) = line.strip_prefix("- ") {
+            items.push((number, first.trim().to_owned()));
+            within = true;
+        } else if let (true, Some(next), Some((_, item))) =
+            (within, line.strip_prefix("  "), items.last_mut())
+        {
+            item.push(' ');
+            item.push_str(next.trim());
+        } else {
+            within = false;
+        }
+    }
+    items
+}
+
+/// Takes `**ID**: promise` apart.
+fn id_and_promise(item: &str) -> Option<(&str, &str)> {
+    let (id, promise) = item.strip_prefix("**")?.split_once("**:")?;
+    Some((id, promise.trim()))
 }
 
 /// Returns what is wrong with rules, each as `LINE: ID: PROBLEM`.
@@ -152,6 +212,11 @@ fn names_in(prose: &str) -> impl Iterator<Item = &str> {
     let part_of_name = |c: char| c.is_ascii_alphanumeric() || "_-:".contains(c);
     let words = prose.split(move |c| !part_of_name(c)).map(|word| word.trim_matches(':'));
     words.filter(|word| 2 <= word.matches("::").count())
+}
+
+/// Reads the ledger in a file. The error begins with the file's name and the line number.
+fn rules_of(path: &Path, name: &str) -> Result<Vec<Rule>, String> {
+    parse(&read(path)?).map_err(|problem| format!("{name}:{problem}"))
 }
 
 /// Reads a ledger. The error begins with the line number.
@@ -312,13 +377,54 @@ mod tests {
     }
 
     #[test]
-    fn promises_name_their_tests() {
-        let tests = BTreeSet::from(["c::m::there".to_owned()]);
-        let text = "# Words\n\n| promise | shown by |\n|---|---|\n| good | `c::m::there` |\n| none | words |\n\
-                    | one, `c::m::there` | `c::m::gone` |\n";
-        let (rows, problems) = judge_promises(text, &tests);
-        assert_eq!(rows, 3);
-        assert_eq!(problems, ["6: a promise without a test", "7: there is no test c::m::gone"]);
+    fn promises_have_tests() {
+        let tests = BTreeSet::from(["c::m::there".to_owned(), "c::m::too".to_owned()]);
+        let judged = |items: &str, ledger: &str| {
+            let document = format!("# Words\n\nMore.\n\n{items}\n\nMore words.\n");
+            judge_promises(&document, &parse(ledger).unwrap(), &tests)
+        };
+        let none: [&str; 0] = [];
+        let good = "[[rule]]\nid = \"add-1\"\ntests = [\"c::m::there\"]\nfull = [\"c::m::too\"]\nnote = \"n\"\n";
+        assert_eq!(judged("- **add-1**: It holds.", good), none);
+        let full = "[[rule]]\nid = \"add-1\"\nfull = [\"c::m::too\"]\n";
+        assert_eq!(judged("- **add-1**: It holds,\n  **also**: here.", full), none);
+        assert_eq!(
+            judged("- **add-1**: It holds.\n- **add-1**: Again.\n- **add-2**: c::m::there.", good),
+            [
+                "docs/guarantees.md:6: add-1: is there twice",
+                "docs/guarantees.md:7: add-2: is not in docs/spec/guarantees.toml"
+            ]
+        );
+        assert_eq!(
+            judged("- **add-1**: It holds.\n- Words.", good),
+            ["docs/guarantees.md:6: an item without ID: is not in docs/spec/guarantees.toml"]
+        );
+        let wrong = |length: usize| {
+            [format!("docs/guarantees.md:5: add-1: has {length} characters, and may have 1 to 300")]
+        };
+        assert_eq!(judged("- **add-1**:", good), wrong(0));
+        let long = format!("- **add-1**: {}\n  {}", "ä".repeat(99), "b".repeat(200));
+        assert_eq!(judged(&long, good), none);
+        assert_eq!(judged(&format!("{long}c"), good), wrong(301));
+        assert_eq!(
+            judged("", good),
+            ["docs/spec/guarantees.toml:1: add-1: is not in docs/guarantees.md"]
+        );
+        assert_eq!(
+            judged("- **add-1**: It holds.", &format!("{good}{full}")),
+            ["docs/spec/guarantees.toml:6: add-1: is there twice"]
+        );
+        for (keys, problem) in [
+            ("", "names no test"),
+            ("tests = []", "names no test"),
+            ("tests = [\"c::m::gone\"]", "there is no test c::m::gone"),
+            ("tests = [\"c::m::too\"]\nfull = [\"c::m::gone\"]", "there is no test c::m::gone"),
+            ("tests = [\"c::m::too\"]\nreason = \"r\"", "unknown key reason"),
+            ("tests = [\"c::m::too\"]\nfull = \"c::m::too\"", "unknown key full"),
+        ] {
+            let found = judged("- **a**: It.", &format!("[[rule]]\nid = \"a\"\n{keys}\n"));
+            assert_eq!(found, [format!("docs/spec/guarantees.toml:1: a: {problem}")], "{keys}");
+        }
     }
 
     #[test]
