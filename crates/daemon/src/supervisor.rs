@@ -40,7 +40,7 @@ use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
 use crate::status::{self, Processes};
 use crate::variable;
-use child::{Child, Ended};
+use child::{Child, ExitReason};
 
 /// The variable with the process ID of a service's supervisor.
 pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
@@ -266,11 +266,11 @@ impl Supervisor {
             };
             let service = child.service;
             match child.ended(status.into(), Instant::now()) {
-                Ended::Asked => tracing::info!(service, "the service ended"),
-                Ended::Refused(why) => {
+                ExitReason::Asked => tracing::info!(service, "the service ended"),
+                ExitReason::Refused(why) => {
                     tracing::error!(service, "{why}; it waits for a reload");
                 }
-                Ended::Failed(why, pause) => {
+                ExitReason::Failed(why, pause) => {
                     tracing::warn!(service, ?pause, "{why}; it starts again");
                 }
             }

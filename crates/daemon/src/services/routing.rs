@@ -81,15 +81,15 @@ pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
 use self::apply::Kind;
-use self::cluster_nodes::{ClusterNodes, Heard, Told};
+use self::cluster_nodes::{ClusterNodes, NodeReport, NodesEvent};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
-use self::files::{Disk, Published};
+use self::files::{Disk, NetworkFiles};
 use self::filter::Filter;
 use self::host::{Host, IP_FORWARD, Links};
-use self::making::{Made, Results, are_many};
+use self::making::{ChangesOutcome, Results, are_many};
 use self::nodes::Nodes;
-use self::of_source::OfSource;
+use self::of_source::SourceNode;
 use self::own_lease::Configuration;
 use self::probes::Probes;
 use self::spaces::Spaces;
@@ -175,7 +175,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNINSTALL) {
         let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
         let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
-        let published = Published::new(config, under_policy(&invocation.config().policy));
+        let published = NetworkFiles::new(config, under_policy(&invocation.config().policy));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
@@ -218,7 +218,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let listener = Listener::open(Vec::new(), &config.socketpath).map_err(failed)?;
     let socket = listener.path.clone();
     let policy = under_policy(&invocation.config().policy);
-    let published = Published::new(config, policy);
+    let published = NetworkFiles::new(config, policy);
     let mut service = Service::new(config, settings, node, folder, of_etcd, published, process)?;
     let shared = service.shared.clone();
     let answer = Box::new(move |target: &str| shared.answer(target));
@@ -365,7 +365,7 @@ struct Service {
     /// The records of spaces that cannot be asked for, each with the reason.
     away: BTreeMap<Records, String>,
     /// This node, as its source says.
-    of_source: Result<OfSource, String>,
+    of_source: Result<SourceNode, String>,
     /// This node's tunnels, once they are known: other nodes reach it by them.
     tunnels: PerFamily<Option<TakenOver>>,
     /// The hardware addresses of its tunnels, as the disk has them.
@@ -375,7 +375,7 @@ struct Service {
     /// Those that this node had before.
     earlier: Earlier,
     disk: Disk,
-    published: Published,
+    published: NetworkFiles,
     /// Configurations that runtimes take before ours, in sentences.
     before_ours: Vec<String>,
     folders: Folders,
@@ -423,7 +423,7 @@ impl Service {
         node: String,
         folder: PathBuf,
         of_etcd: Option<Configuration>,
-        published: Published,
+        published: NetworkFiles,
         process: &Process,
     ) -> Result<Self, Stop> {
         let netlink = RouteSocket::open().map_err(failed)?;
@@ -516,7 +516,7 @@ impl Service {
         }
         let now = self.clock.now();
         let todo = self.shared.routing().restore(document, now);
-        self.obey(todo);
+        self.carry_out(todo);
         self.learn();
         self.look();
     }
@@ -561,7 +561,7 @@ impl Service {
                     ASKED => {
                         if self.shared.take_accepted() {
                             let todo = self.shared.routing().accept(self.clock.now());
-                            self.obey(todo);
+                            self.carry_out(todo);
                         }
                         self.tell_condition();
                     }
@@ -611,7 +611,7 @@ impl Service {
         let now = self.clock.now();
         if self.shared.routing().due().is_some_and(|due| due <= now) {
             let todo = self.shared.routing().tick(now);
-            self.obey(todo);
+            self.carry_out(todo);
         }
         if self.save_at.is_some_and(|at| at <= Instant::now()) {
             self.save();
@@ -668,7 +668,7 @@ impl Service {
                 self.prefixes = readable.flat_map(|node| node.prefixes.iter().copied()).collect();
                 if let Source::File(nodes) = &self.source {
                     let own = nodes::own(&seen, &self.node, nodes.path());
-                    self.take_own(own.map(OfSource::from));
+                    self.take_own(own.map(SourceNode::from));
                 }
                 Event::Listed(seen)
             }
@@ -679,29 +679,29 @@ impl Service {
             }
         };
         let todo = self.shared.routing().event(event, self.clock.now());
-        self.obey(todo);
+        self.carry_out(todo);
         !was_listed || self.of_source != before
     }
 
     /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now, or the
     /// list is the first.
-    fn take_heard(&mut self, heard: Heard) -> bool {
+    fn take_heard(&mut self, heard: NodesEvent) -> bool {
         let before = self.of_source.clone();
         let was_listed = self.shared.routing().cluster().listed();
         let event = match heard {
-            Heard::Listed(nodes) => {
+            NodesEvent::Listed(nodes) => {
                 let own = nodes.iter().find_map(|node| node.own.as_deref());
                 let own = own.map_or_else(
                     || Err(self.no_node()),
-                    |fields| OfSource::of_fields(fields, &self.settings),
+                    |fields| SourceNode::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
                 let prefixes = nodes.iter().flat_map(|node| &node.prefixes);
                 self.prefixes = prefixes.copied().collect();
                 Event::Listed(nodes.into_iter().map(|node| node.seen).collect())
             }
-            Heard::Changed(node) => {
-                let Told { prefixes, seen, own } = *node;
+            NodesEvent::Changed(node) => {
+                let NodeReport { prefixes, seen, own } = *node;
                 for prefix in prefixes {
                     // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
@@ -709,31 +709,31 @@ impl Service {
                     }
                 }
                 if let Some(fields) = own {
-                    self.take_own(OfSource::of_fields(&fields, &self.settings));
+                    self.take_own(SourceNode::of_fields(&fields, &self.settings));
                 }
                 Event::Changed(seen)
             }
-            Heard::Deleted(name) => {
+            NodesEvent::Deleted(name) => {
                 if name == self.node {
                     self.take_own(Err(self.no_node()));
                 }
                 Event::Deleted(name)
             }
-            Heard::Silent(why) => {
+            NodesEvent::Silent(why) => {
                 self.health.needs("API server", Err(why));
                 let todo = self.shared.routing().event(Event::Silent, self.clock.now());
-                self.obey(todo);
+                self.carry_out(todo);
                 return false;
             }
-            Heard::Answers => Event::Answers,
-            Heard::Written(done) => {
+            NodesEvent::Answers => Event::Answers,
+            NodesEvent::Written(done) => {
                 self.health.needs("Node of this node", done);
                 return false;
             }
         };
         self.health.needs("API server", Ok(()));
         let todo = self.shared.routing().event(event, self.clock.now());
-        self.obey(todo);
+        self.carry_out(todo);
         if self.earlier.has_any() {
             // Another node may have been given what is kept here.
             self.pace.hurry(Instant::now());
@@ -755,7 +755,7 @@ impl Service {
     }
 
     /// Takes what the source says of this node. If it says nothing, what is programmed stays.
-    fn take_own(&mut self, own: Result<OfSource, String>) {
+    fn take_own(&mut self, own: Result<SourceNode, String>) {
         if let Err(why) = &own {
             // This comes before the list counts: a list that lacks this node may lack other nodes
             // too.
@@ -846,7 +846,7 @@ impl Service {
         todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
-        let put_back = self.obey(todo);
+        let put_back = self.carry_out(todo);
         if let (Some(first), true, false) = (put_back, self.settled, is_other) {
             self.counts.put_back();
             match first {
@@ -964,7 +964,7 @@ impl Service {
     }
 
     /// Finds out what this node is, if its source says this; without what is kept.
-    fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
+    fn own_of(&mut self, node: &SourceNode, host: &Host) -> Result<Own, String> {
         let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
         // A configuration of flanneld's is for all nodes.
         let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
@@ -1017,7 +1017,7 @@ impl Service {
 
     /// Finds out which of the prefixes that this node had before are kept, since pods may live in
     /// them.
-    fn find_kept(&mut self, node: &OfSource, host: &Host) -> Vec<IpNet> {
+    fn find_kept(&mut self, node: &SourceNode, host: &Host) -> Vec<IpNet> {
         self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
         // A block that this node has given up belongs to no node, or to another one.
         self.earlier.had(host.own_prefixes().filter(|own| !self.settings.is_of_space(*own)));
@@ -1030,13 +1030,13 @@ impl Service {
             news.iter().for_each(tell);
         }
         let ranges = &self.settings.cluster_ranges;
-        let bridge = host.bridge_for(&Published::bridges(), &node.prefixes, ranges);
+        let bridge = host.bridge_for(&NetworkFiles::bridges(), &node.prefixes, ranges);
         self.published.use_bridge(bridge);
         self.earlier.kept()
     }
 
     /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
-    fn tunnel_before(&self, node: &OfSource, host: &Host, family: Family) -> Option<TakenOver> {
+    fn tunnel_before(&self, node: &SourceNode, host: &Host, family: Family) -> Option<TakenOver> {
         if let Some(known) = self.tunnels.get(family) {
             return Some(known.clone());
         }
@@ -1127,7 +1127,7 @@ impl Service {
                 self.filter_brought = None;
                 let todo = routing.own(own, now);
                 drop(routing);
-                self.obey(todo);
+                self.carry_out(todo);
             }
             Err(why) => {
                 if waits_for.as_ref() != Some(&why) {
@@ -1160,7 +1160,7 @@ impl Service {
         };
         let todo = self.look_up(addresses);
         self.looked_up = HashSet::new();
-        self.obey(todo);
+        self.carry_out(todo);
     }
 
     /// Looks up the ways to addresses. If the kernel does not answer, what is known of the others
@@ -1180,7 +1180,7 @@ impl Service {
     }
 
     /// Does what routing says, until it says nothing more. Returns the first change that was made.
-    fn obey(&mut self, mut todo: Todo) -> Option<Change> {
+    fn carry_out(&mut self, mut todo: Todo) -> Option<Change> {
         let mut first = None;
         loop {
             todo.news.iter().for_each(tell);
@@ -1210,7 +1210,7 @@ impl Service {
         if self.settings.standby || self.looking {
             return None;
         }
-        let mut made = Made::default();
+        let mut made = ChangesOutcome::default();
         let mut runs = apply::runs(changes).peekable();
         while let Some((kind, run)) = runs.next() {
             let of_run = match kind {
@@ -1264,7 +1264,7 @@ impl Service {
     }
 
     /// Removes the tunnels that go, and makes none.
-    fn make_no_tunnels(&mut self, run: &[Change], why: &str) -> Made {
+    fn make_no_tunnels(&mut self, run: &[Change], why: &str) -> ChangesOutcome {
         let (goes, comes): (Vec<&Change>, Vec<&Change>) =
             run.iter().partition(|change| matches!(change, Change::Remove(..)));
         let results = apply::apply(&mut self.netlink, &mut self.links, &goes);
@@ -1275,7 +1275,7 @@ impl Service {
 
     /// Makes objects of ours. Elements of the packet filter's table come before them. They are noted
     /// while the table is still to be made; it is made at the same time if the objects are many.
-    fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> Made {
+    fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> ChangesOutcome {
         let is_due = are_many(objects) && !self.filter_stands;
         let brings = is_due && self.knows_filter() == (true, true);
         let Service { filter, netlink, links, shared, counts, clock, .. } = self;
@@ -1303,7 +1303,7 @@ impl Service {
     }
 
     /// Removes routes of others where ours stand.
-    fn remove_foreign(&mut self, changes: &[Change]) -> Made {
+    fn remove_foreign(&mut self, changes: &[Change]) -> ChangesOutcome {
         let routing = self.shared.routing();
         let (all, early): (Vec<&Change>, Vec<&Change>) =
             changes.iter().partition(|change| routing.may_follow(change));
@@ -1315,7 +1315,7 @@ impl Service {
     }
 
     /// Changes elements of the packet filter's table, which stands.
-    fn change_filter(&mut self, changes: &[Change]) -> Made {
+    fn change_filter(&mut self, changes: &[Change]) -> ChangesOutcome {
         if let Err(error) = self.filter.change(changes) {
             // The table has noted the changes all the same; the next look at it makes them.
             self.filter_brought = None;

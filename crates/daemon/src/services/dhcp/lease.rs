@@ -19,7 +19,7 @@ use super::context::{Context, kernel_error};
 use super::lease_result;
 use super::release_path::ReleasePath;
 use super::sockets::{V4Sockets, V6Socket, frame_of};
-use super::store::{Place, Saved};
+use super::store::{LeaseRecord, Place};
 use super::token::Token;
 use crate::clock;
 
@@ -157,7 +157,7 @@ impl HeldLease {
     }
 
     /// Resumes a lease that an earlier daemon kept.
-    pub(crate) fn resume(world: &Context, id: u64, saved: Saved, now: Now) -> Self {
+    pub(crate) fn resume(world: &Context, id: u64, saved: LeaseRecord, now: Now) -> Self {
         let place = Place {
             netns: saved.netns,
             netns_id: saved.netns_id,
@@ -310,9 +310,13 @@ impl HeldLease {
     }
 
     /// Returns what is to be kept on disk.
-    pub(crate) fn saved(&self, world: &Context) -> Saved {
-        let mut saved =
-            Saved::new(world.boot_id.clone(), self.key.clone(), &self.place, self.client.clone());
+    pub(crate) fn saved(&self, world: &Context) -> LeaseRecord {
+        let mut saved = LeaseRecord::new(
+            world.boot_id.clone(),
+            self.key.clone(),
+            &self.place,
+            self.client.clone(),
+        );
         saved.v4 = self
             .v4
             .as_ref()
@@ -328,7 +332,7 @@ impl HeldLease {
 
     /// Releases what is granted, over the interface. Returns what is left to be released without
     /// the interface.
-    pub(crate) fn give_back(&mut self, world: &Context) -> Option<Saved> {
+    pub(crate) fn give_back(&mut self, world: &Context) -> Option<LeaseRecord> {
         let saved = self.saved(world);
         if saved.v4.is_none() && saved.v6.is_none() {
             return None;

@@ -15,10 +15,10 @@ use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
 use node_api::inbox;
 
 use super::context::Context;
-use super::conversation::{Conversation, Heard};
+use super::conversation::{Conversation, Input};
 use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
-use super::store::Saved;
+use super::store::LeaseRecord;
 use super::token::Token;
 use crate::bell::Bell;
 use crate::clock;
@@ -209,7 +209,7 @@ impl Service {
         }
     }
 
-    fn give_back_late(&self, saved: Option<Saved>) {
+    fn give_back_late(&self, saved: Option<LeaseRecord>) {
         let Some(saved) = saved else { return };
         let lease = saved.attachment.clone();
         if let Err(error) = self.world.late.give_back(saved) {
@@ -322,13 +322,13 @@ impl Service {
             return;
         }
         match conversation.hear() {
-            Heard::Nothing => {}
-            Heard::Question(ask) => self.serve(id, ask),
-            Heard::Nonsense(failure) => {
+            Input::Nothing => {}
+            Input::Question(ask) => self.serve(id, ask),
+            Input::Nonsense(failure) => {
                 tracing::warn!(reason = failure.msg, "refused a malformed request");
                 self.answer(id, Answer::Failed(failure));
             }
-            Heard::End => self.hang_up(id),
+            Input::End => self.hang_up(id),
         }
     }
 

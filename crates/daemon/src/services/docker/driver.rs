@@ -201,7 +201,7 @@ impl Driver {
     }
 
     /// Waits until no other call holds this ID, and holds it.
-    pub(super) fn hold(&self, id: &str) -> Result<Held<'_>, Error> {
+    pub(super) fn hold(&self, id: &str) -> Result<KeyGuard<'_>, Error> {
         super::journal::check_id(id)?;
         self.keys.hold(id, LOCK_TIMEOUT).ok_or_else(|| {
             Error::new(
@@ -212,7 +212,7 @@ impl Driver {
     }
 
     /// Does what [`Driver::hold`] does, but does not wait.
-    pub(super) fn try_hold(&self, id: &str) -> Option<Held<'_>> {
+    pub(super) fn try_hold(&self, id: &str) -> Option<KeyGuard<'_>> {
         self.keys.hold(id, Duration::ZERO)
     }
 
@@ -283,22 +283,22 @@ impl Keys {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(&self, id: &str, timeout: Duration) -> Option<Held<'_>> {
+    fn hold(&self, id: &str, timeout: Duration) -> Option<KeyGuard<'_>> {
         let free = |held: &mut HashSet<String>| held.contains(id);
         let waited = self.changed.wait_timeout_while(self.held(), timeout, free);
         let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        held.insert(id.to_owned()).then(|| Held { keys: self, id: id.to_owned() })
+        held.insert(id.to_owned()).then(|| KeyGuard { keys: self, id: id.to_owned() })
     }
 }
 
 /// Keeps other calls off the ID until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct KeyGuard<'a> {
     keys: &'a Keys,
     id: String,
 }
 
-impl Drop for Held<'_> {
+impl Drop for KeyGuard<'_> {
     fn drop(&mut self) {
         self.keys.held().remove(&self.id);
         self.keys.changed.notify_all();

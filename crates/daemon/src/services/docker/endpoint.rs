@@ -212,7 +212,7 @@ impl Driver {
         let mut attachment = describe(&list, network, endpoint)?;
         let key = self.runtime.key(&list, &attachment)?;
         let withdrawn = self.withdraw_ports(endpoint, network);
-        let back = handover::take_back(&holder, &network.ifname, endpoint, &alias(&key));
+        let back = handover::reclaim_link(&holder, &network.ifname, endpoint, &alias(&key));
         if let Err(error) = back {
             tracing::warn!(%error, "an interface was not moved back");
         }

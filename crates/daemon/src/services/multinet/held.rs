@@ -9,18 +9,18 @@ use state::{Durability, FileError};
 
 /// All sandboxes with several networks.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Sandboxes {
     folder: PathBuf,
     /// The sandbox files by pod (`namespace/name`): one, but two for a moment when a pod gets
     /// another sandbox.
     index: Mutex<HashMap<String, Vec<String>>>,
 }
 
-impl Held {
+impl Sandboxes {
     pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
         state::create_directory(&folder, 0o700)?;
         state::remove_abandoned(&folder);
-        let held = Held { folder, index: Mutex::default() };
+        let held = Sandboxes { folder, index: Mutex::default() };
         let failed = |source| FileError::List { path: held.folder.clone(), source };
         for entry in std::fs::read_dir(&held.folder).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_is_held_outlives_the_daemon() {
         let dir = tempfile::tempdir().unwrap();
-        let held = Held::open(dir.path().join("s")).unwrap();
+        let held = Sandboxes::open(dir.path().join("s")).unwrap();
         let pod = Pod { namespace: "ns".into(), name: "p".into(), uid: "7".into() };
         let sandbox = |container: &str| Sandbox {
             container: container.into(),
@@ -123,7 +123,7 @@ mod tests {
         held.put(&attached("c1")).unwrap();
         held.put(&attached("c2")).unwrap();
         held.put(&attached("c1")).unwrap();
-        let next = Held::open(dir.path().join("s")).unwrap();
+        let next = Sandboxes::open(dir.path().join("s")).unwrap();
         assert_eq!(next.of_pod("ns/p").len(), 2);
         next.remove(&sandbox("c1")).unwrap();
         next.remove(&sandbox("c1")).unwrap();

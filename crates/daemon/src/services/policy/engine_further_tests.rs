@@ -168,7 +168,7 @@ fn who_may_undo_policies_is_told() {
         events.extend(todo.tell);
     }
     // This node sends it, and once.
-    let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
+    let [ServerWrite::Event(event)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(event.body["reason"], "PolicyCanBeUndone");
     assert_eq!(event.body["involvedObject"]["kind"], "Pod");
     assert_eq!(event.body["involvedObject"]["uid"], "u1");

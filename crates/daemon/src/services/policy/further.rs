@@ -15,9 +15,9 @@ use serde_json::Value;
 pub(super) const ANNOTATIONS: [&str; 5] =
     [STATUS, LEGACY_STATUS, NETWORKS, LEGACY_NETWORKS[0], LEGACY_NETWORKS[1]];
 
-/// The further networks of a pod.
+/// Which further networks a pod has, and asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Further {
+pub(super) struct FurtherNetworks {
     /// Those that its status has.
     pub(super) says: Vec<OnNetwork>,
     /// The interfaces that it asks for, with their networks.
@@ -34,7 +34,7 @@ struct Element {
     default: bool,
 }
 
-impl Further {
+impl FurtherNetworks {
     /// Reads the annotations of a pod. An annotation that cannot be read says nothing: then a pod
     /// of this node stays closed on a network that no annotation names.
     pub(super) fn read(object: &Value) -> Self {
@@ -47,10 +47,10 @@ impl Further {
         });
         let known: BTreeMap<String, String> = known.collect();
         if known.is_empty() {
-            return Further::default();
+            return FurtherNetworks::default();
         }
         let status = known.get(STATUS).or_else(|| known.get(LEGACY_STATUS));
-        Further {
+        FurtherNetworks {
             says: status.map(|text| says(text)).unwrap_or_default(),
             asks: asks(&known, namespace).unwrap_or_default(),
         }
@@ -116,8 +116,10 @@ mod tests {
 
     use super::*;
 
-    fn pod(annotations: &Value) -> Further {
-        Further::read(&json!({"metadata": {"namespace": "shop", "annotations": annotations}}))
+    fn pod(annotations: &Value) -> FurtherNetworks {
+        FurtherNetworks::read(
+            &json!({"metadata": {"namespace": "shop", "annotations": annotations}}),
+        )
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// How many packets the packet filter did not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Counted {
+pub(crate) struct DropCounts {
     /// Dropped on their way into a pod.
     pub(crate) ingress: u64,
     /// Dropped on their way out of a pod.
@@ -19,15 +19,15 @@ pub(crate) struct Counted {
     pub(crate) reset: u64,
 }
 
-impl Counted {
+impl DropCounts {
     /// Returns how many were dropped.
     pub(crate) fn dropped(self) -> u64 {
         self.ingress.saturating_add(self.egress)
     }
 
     /// Returns how many have come since other counters; `None` if they count anew.
-    pub(crate) fn since(self, before: Counted) -> Option<Self> {
-        Some(Counted {
+    pub(crate) fn since(self, before: DropCounts) -> Option<Self> {
+        Some(DropCounts {
             ingress: self.ingress.checked_sub(before.ingress)?,
             egress: self.egress.checked_sub(before.egress)?,
             reset: self.reset.checked_sub(before.reset)?,
@@ -47,10 +47,10 @@ impl Counters {
     }
 
     /// Returns the counters; `None` if they cannot be read, such as without a table.
-    pub(super) fn counted(&self) -> Option<Counted> {
+    pub(super) fn counted(&self) -> Option<DropCounts> {
         let (exists, Dropped { incoming, outgoing, revived }) =
             self.ask(|table| Ok((table.exists()?, table.dropped()?)))?;
-        exists.then_some(Counted { ingress: incoming, egress: outgoing, reset: revived })
+        exists.then_some(DropCounts { ingress: incoming, egress: outgoing, reset: revived })
     }
 
     fn ask<T>(&self, read: impl FnOnce(&mut PodsTable) -> Result<T, FirewallError>) -> Option<T> {

@@ -123,23 +123,23 @@ impl Disk {
 
 /// What runtimes and plugins read of this node's network.
 #[derive(Debug)]
-pub(super) struct Published {
+pub(super) struct NetworkFiles {
     conflist: Option<PathBuf>,
     subnet_env: Option<PathBuf>,
     network: String,
     attach: config::Attach,
     masquerade: bool,
     policy: Option<Policy>,
-    /// The bridge, by its place among [`Published::bridges`].
+    /// The bridge, by its place among [`NetworkFiles::bridges`].
     bridge: usize,
     /// What the service wrote last: another program has changed what differs from it.
     written: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Published {
+impl NetworkFiles {
     /// `policy` is the network policy that pods start under.
     pub(super) fn new(config: &config::Routing, policy: Option<Policy>) -> Self {
-        Published {
+        NetworkFiles {
             conflist: config.conflist.clone(),
             subnet_env: config.subnet_env(),
             network: config.network.clone(),
@@ -169,7 +169,7 @@ impl Published {
         self.conflist.is_some() && !is_ptp
     }
 
-    /// Says to which of [`Published::bridges`] new pods are to be attached.
+    /// Says to which of [`NetworkFiles::bridges`] new pods are to be attached.
     pub(super) fn use_bridge(&mut self, place: usize) {
         self.bridge = place;
     }

@@ -348,7 +348,7 @@ pub(super) struct Host {
 }
 
 /// A route of the main table.
-enum Listed {
+enum MainRoute {
     Ours((Key, Value)),
     Other(Route),
 }
@@ -372,14 +372,14 @@ impl Host {
         // The kernel's words take four times the room, and there are thousands of ours, and a
         // million of a router's.
         let take = |route: Route| match ours_of_route(&route) {
-            Some(found) => Some(Listed::Ours(found)),
-            None => matters(&route, ranges).then_some(Listed::Other(route)),
+            Some(found) => Some(MainRoute::Ours(found)),
+            None => matters(&route, ranges).then_some(MainRoute::Other(route)),
         };
         for family in FAMILIES {
             for listed in netlink.routes_as(RouteFilter::main(family), take)? {
                 match listed {
-                    Listed::Ours(found) => ours.push(found),
-                    Listed::Other(route) => routes.push(route),
+                    MainRoute::Ours(found) => ours.push(found),
+                    MainRoute::Other(route) => routes.push(route),
                 }
             }
         }
@@ -476,7 +476,7 @@ impl Host {
     /// Lists what the kernel has made of router advertisements in prefixes of pods: routes, and
     /// addresses of this host. Every machine on a link can send advertisements, and a route of theirs
     /// stands before those to pods.
-    pub(super) fn announced(&self, is_of_pods: impl Fn(IpNet) -> bool) -> Vec<Announced> {
+    pub(super) fn announced(&self, is_of_pods: impl Fn(IpNet) -> bool) -> Vec<AdvertisedObject> {
         let may_be = |index: u32| {
             let link = self.links.by_index.get(&index);
             link.is_some_and(|link| !is_of_attachment(link))
@@ -490,9 +490,9 @@ impl Host {
         let addresses = self.addresses.iter().filter(|of| {
             is_announced(of) && is_of_pods(IpNet::from(of.address.addr())) && may_be(of.ifindex)
         });
-        let addresses = addresses.map(|of| Announced::Address(of.ifindex, of.address));
+        let addresses = addresses.map(|of| AdvertisedObject::Address(of.ifindex, of.address));
         // An address goes before the route that the kernel has made for it.
-        addresses.chain(routes.map(|route| Announced::Route(route.clone()))).collect()
+        addresses.chain(routes.map(|route| AdvertisedObject::Route(route.clone()))).collect()
     }
 
     /// Returns the addresses of the link with the default route. Others reach this host by them
@@ -696,19 +696,19 @@ pub(super) fn matters(route: &Route, ranges: &[IpNet]) -> bool {
 
 /// What the kernel has made of a router advertisement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Announced {
+pub(super) enum AdvertisedObject {
     /// An address of a link.
     Address(u32, IpNet),
     /// A route.
     Route(Route),
 }
 
-impl Announced {
+impl AdvertisedObject {
     /// Returns the link, and the prefix that was announced.
     pub(super) fn of(&self) -> (Option<u32>, IpNet) {
         match self {
-            Announced::Address(index, address) => (Some(*index), address.trunc()),
-            Announced::Route(route) => (route.oif, route.destination.trunc()),
+            AdvertisedObject::Address(index, address) => (Some(*index), address.trunc()),
+            AdvertisedObject::Route(route) => (route.oif, route.destination.trunc()),
         }
     }
 }

@@ -15,7 +15,7 @@ use state::{Index, Record, Roots};
 use super::super::Stop;
 use super::super::setup::{failed, words};
 use super::apply::{apply, unmark_tunnels};
-use super::files::{Disk, Published};
+use super::files::{Disk, NetworkFiles};
 use super::filter::Filter;
 use super::host::Host;
 use crate::attendant;
@@ -62,7 +62,7 @@ pub(super) fn leave(
     node: &str,
     leaving: Leaving,
     disk: &Disk,
-    published: &Published,
+    published: &NetworkFiles,
     roots: &Roots,
     forget: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {

@@ -45,7 +45,7 @@ const WAITING: usize = 64;
 
 /// What the thread has heard.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum RecordsEvent {
     /// Of the records.
     Event(Event),
     /// They cannot be asked for: the reason.
@@ -55,7 +55,7 @@ pub(super) enum Heard {
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub(super) struct Spaces {
-    inlet: Inlet<Heard>,
+    inlet: Inlet<RecordsEvent>,
     /// Rung when connections to etcd are to be made anew.
     moved: Arc<Notify>,
 }
@@ -95,11 +95,14 @@ impl Spaces {
 
     /// Takes what was heard since the last call. Changes that came together are one event: a block
     /// that moves is deleted and made anew.
-    pub(super) fn heard(&self) -> Vec<Heard> {
-        let mut together: Vec<Heard> = Vec::new();
+    pub(super) fn heard(&self) -> Vec<RecordsEvent> {
+        let mut together: Vec<RecordsEvent> = Vec::new();
         for heard in self.inlet.heard() {
             match (together.last_mut(), heard) {
-                (Some(Heard::Event(Event::Changed(all))), Heard::Event(Event::Changed(more))) => {
+                (
+                    Some(RecordsEvent::Event(Event::Changed(all))),
+                    RecordsEvent::Event(Event::Changed(more)),
+                ) => {
                     all.extend(more);
                 }
                 (_, heard) => together.push(heard),
@@ -116,8 +119,8 @@ impl Service {
         let was_listed = self.shared.routing().cluster().blocks_listed();
         for heard in heard {
             let event = match heard {
-                Heard::Event(event) => event,
-                Heard::Silent(records, why) => {
+                RecordsEvent::Event(event) => event,
+                RecordsEvent::Silent(records, why) => {
                     self.away.insert(records.clone(), why);
                     Event::Silent(records)
                 }
@@ -126,7 +129,7 @@ impl Service {
                 self.away.remove(records);
             }
             let todo = self.shared.routing().blocks(event, self.clock.now());
-            self.obey(todo);
+            self.carry_out(todo);
         }
         let away = self.away.first_key_value();
         let away = away.map(|(records, why)| format!("{records}: {why}"));
@@ -148,7 +151,7 @@ enum Store {
 struct Thread {
     store: Store,
     records: Vec<Records>,
-    outlet: Outlet<Heard>,
+    outlet: Outlet<RecordsEvent>,
     moved: Arc<Notify>,
 }
 
@@ -169,11 +172,11 @@ impl Thread {
     }
 
     fn tell(&self, event: Event) {
-        self.outlet.tell(Heard::Event(event));
+        self.outlet.tell(RecordsEvent::Event(event));
     }
 
     fn silent(&self, records: &Records, why: String) {
-        self.outlet.tell(Heard::Silent(records.clone(), why));
+        self.outlet.tell(RecordsEvent::Silent(records.clone(), why));
     }
 
     async fn follow_keys(&self, etcd: &Etcd, records: &Records) {
@@ -182,15 +185,15 @@ impl Thread {
         let keys = Keys { etcd, probed: prefix.clone(), prefix, doubt: None };
         let entry = |pair| published::of_pair(reader.kind, pair);
         let tell = |heard| match heard {
-            etcd_keys::Heard::Listed(all, _) => {
+            etcd_keys::KeysEvent::Listed(all, _) => {
                 let all: Vec<Entry> = all.into_iter().filter_map(entry).collect();
                 self.tell(reader.list(&all));
             }
-            etcd_keys::Heard::Changed(pair) => self.tell(reader.change(entry(pair).as_ref())),
-            etcd_keys::Heard::Deleted(pair) => self.tell(reader.gone(entry(pair).as_ref())),
-            etcd_keys::Heard::Silent(why) => self.silent(records, why),
-            etcd_keys::Heard::Answers => self.tell(Event::Answers(records.clone())),
-            etcd_keys::Heard::Probed(_) => {}
+            etcd_keys::KeysEvent::Changed(pair) => self.tell(reader.change(entry(pair).as_ref())),
+            etcd_keys::KeysEvent::Deleted(pair) => self.tell(reader.gone(entry(pair).as_ref())),
+            etcd_keys::KeysEvent::Silent(why) => self.silent(records, why),
+            etcd_keys::KeysEvent::Answers => self.tell(Event::Answers(records.clone())),
+            etcd_keys::KeysEvent::Probed(_) => {}
         };
         keys.follow(tell).await;
     }

@@ -13,7 +13,7 @@ use policy::{
 use super::super::lists::Origin;
 use super::super::records::{Attachment, Id, id};
 use super::super::said::Remarks;
-use super::{Engine, Known};
+use super::{Engine, PolicyCounts};
 
 impl Engine {
     /// Says what the engine waits for before policies are enforced; nothing if they are.
@@ -166,9 +166,11 @@ impl Engine {
     }
 
     /// Returns how many policies there are.
-    pub(in super::super) fn known(&self) -> Known {
-        let mut known =
-            Known { multi_network_policies: self.networks.policies().count(), ..Known::default() };
+    pub(in super::super) fn known(&self) -> PolicyCounts {
+        let mut known = PolicyCounts {
+            multi_network_policies: self.networks.policies().count(),
+            ..PolicyCounts::default()
+        };
         for policy in self.world().policies() {
             match policy.id {
                 PolicyId::Network { .. } => known.network_policies += 1,
@@ -338,16 +340,16 @@ impl Engine {
 
     /// Returns where the addresses of an attachment are to lead; `None` if it is not known, or
     /// nothing is enforced yet.
-    pub(in super::super) fn expected(&self, owner: &Owner) -> Option<Vec<Expected>> {
+    pub(in super::super) fn expected(&self, owner: &Owner) -> Option<Vec<AddressTarget>> {
         let attachment = self.records.get(&id(owner))?;
         let program = self.program()?;
-        let own = attachment.own().iter().map(|address| Expected {
+        let own = attachment.own().iter().map(|address| AddressTarget {
             place: Place::Own(*address),
             leads: PerDirection::of(|direction| {
                 program.verdicts.get(&(direction, *address)).cloned()
             }),
         });
-        let further = attachment.links().map(|link| Expected {
+        let further = attachment.links().map(|link| AddressTarget {
             leads: PerDirection::of(|direction| self.networks.leads(direction, &link).cloned()),
             place: Place::Further(link),
         });
@@ -366,7 +368,7 @@ fn until_then(attachment: &Attachment) -> &'static str {
 
 /// Where an address is to lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Expected {
+pub(in super::super) struct AddressTarget {
     pub(in super::super) place: Place,
     pub(in super::super) leads: PerDirection<Option<Name>>,
 }

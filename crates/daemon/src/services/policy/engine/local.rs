@@ -12,7 +12,7 @@ use policy::{Change, Namespace, Pod, Step};
 
 use super::super::kinds::{Key, Kind, Meta};
 use super::super::lists::Origin;
-use super::super::records::{Attachment, Id, Touched, id};
+use super::super::records::{Attachment, Id, RecordsChange, id};
 use super::{Engine, Local, Phase, nobody};
 
 /// The namespace of containers whose runtime names no pod.
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     /// Follows a change of records: pods have other addresses, and addresses lead elsewhere.
-    fn settle(&mut self, touched: Touched) {
+    fn settle(&mut self, touched: RecordsChange) {
         if self.lists.origin() == Origin::Files {
             self.put_pods_of(&touched.attachments);
         } else {
