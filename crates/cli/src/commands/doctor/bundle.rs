@@ -22,7 +22,7 @@ struct Bundle<'b> {
 /// What a bundle has besides its scene: nothing if it was written by an older version.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Besides {
+struct BundleAnswers {
     answers: Answers,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<(Scene, Answers), Failure> {
     })?;
     let scene =
         Scene::from_json(&bytes).map_err(|error| Failure::of(cni::code::DECODE_FAILURE, &error))?;
-    let besides: Besides = serde_json::from_slice(&bytes)
+    let besides: BundleAnswers = serde_json::from_slice(&bytes)
         .map_err(|error| failed(format!("{}: its answers", path.display())).because(error))?;
     Ok((scene, besides.answers))
 }

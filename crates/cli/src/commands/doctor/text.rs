@@ -23,7 +23,7 @@ const LISTED: usize = 8;
 const KINDS: usize = 3;
 
 /// What was found.
-pub(super) struct Told<'t> {
+pub(super) struct DoctorReport<'t> {
     pub(super) diagnosis: &'t Diagnosis,
     pub(super) answers: &'t Answers,
     pub(super) scene: &'t Scene,
@@ -41,7 +41,7 @@ fn page(id: &str) -> String {
     format!("docs/findings.md#{id}")
 }
 
-impl Serialize for Told<'_> {
+impl Serialize for DoctorReport<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Cause<'c> {
@@ -71,7 +71,7 @@ impl Serialize for Told<'_> {
     }
 }
 
-impl Report for Told<'_> {
+impl Report for DoctorReport<'_> {
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(container) = self.only.and_then(|id| self.scene.container(id)) {
@@ -95,7 +95,7 @@ impl Report for Told<'_> {
     }
 }
 
-impl Told<'_> {
+impl DoctorReport<'_> {
     fn mark(&self, severity: Severity) -> &'static str {
         match (severity, self.plain) {
             (Severity::Error, false) => "✘",
@@ -468,7 +468,7 @@ mod tests {
         let echo = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
         let question = Question { from: Some("c1".to_owned()), asked: echo };
         let answers = Answers { all: vec![(question, Answer::Reached { after_us: 300 })] };
-        let told = Told {
+        let told = DoctorReport {
             diagnosis,
             answers: &answers,
             scene: &node(),

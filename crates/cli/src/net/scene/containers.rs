@@ -14,7 +14,7 @@ use serde::Deserialize;
 use state::Roots;
 
 use super::wanted_items;
-use crate::net::attachments::{self, Shown};
+use crate::net::attachments::{self, AttachmentList};
 use crate::net::dockers::{self, Endpoint};
 use crate::net::runtime_names::RuntimeNames;
 use crate::net::session::Session;
@@ -37,7 +37,7 @@ pub(super) struct Subject {
 
 /// Returns the containers of what is known, by their IDs.
 pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-    let Shown { known, parts, .. } = attachments::with_parts(session, known);
+    let AttachmentList { known, parts, .. } = attachments::with_parts(session, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
         let docker = dockers::endpoint(&one, &session.roots);

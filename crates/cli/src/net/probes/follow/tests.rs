@@ -48,6 +48,6 @@ fn each_probe_has_a_length_of_its_own() {
     }
     assert_eq!(ranges.len(), 1);
     // No length is that of an acknowledgement, which every connection sends all the time.
-    let connect = Probe { length: IPV4 + SYN, ..prepare_all(&scene, &all[..1]).remove(0) };
+    let connect = FollowedProbe { length: IPV4 + SYN, ..prepare_all(&scene, &all[..1]).remove(0) };
     assert_eq!(lengths(&[connect]), [60..=64, 74..=78]);
 }
