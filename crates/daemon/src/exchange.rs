@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnm::http::{Incoming, Kind, Message};
-use node_api::socket::{self, NotConnected};
+use node_api::socket::{self, ConnectFailure};
 use thiserror::Error;
 
 /// The longest answer that is read: the routes to several thousand nodes.
@@ -100,8 +100,8 @@ pub(crate) fn ask(
         None => ("GET", question),
     };
     let mut stream = socket::connect_now(path).map_err(|error| match error {
-        NotConnected::Nobody => NoAnswer::Nobody(path.display().to_string()),
-        NotConnected::Full => NoAnswer::Silent,
+        ConnectFailure::Nobody => NoAnswer::Nobody(path.display().to_string()),
+        ConnectFailure::Full => NoAnswer::Silent,
         other => NoAnswer::Failed(other.to_string()),
     })?;
     let late = |error: std::io::Error| match error.kind() {

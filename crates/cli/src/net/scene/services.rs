@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent::load::{self, Surroundings};
 use agent::report::{AGENT, Report, Said, State, Status};
 use agent::{accepted, keys, rights};
-use node_api::socket::{self as sockets, NotConnected};
+use node_api::socket::{self as sockets, ConnectFailure};
 use scene::Service;
 use state::Roots;
 
@@ -127,9 +127,9 @@ enum NoAnswer {
 
 fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Result<T, NoAnswer> {
     let mut stream = sockets::connect_now(path).map_err(|error| match error {
-        NotConnected::Nobody => NoAnswer::Nobody,
-        NotConnected::Full => NoAnswer::Failed("it does not answer".to_owned()),
-        NotConnected::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
+        ConnectFailure::Nobody => NoAnswer::Nobody,
+        ConnectFailure::Full => NoAnswer::Failed("it does not answer".to_owned()),
+        ConnectFailure::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
             NoAnswer::Refused(error.to_string())
         }
         other => NoAnswer::Failed(other.to_string()),

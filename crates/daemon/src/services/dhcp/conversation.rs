@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dhcp::Timestamp;
 use node_api::Message;
-use node_api::dhcp::{Answer, Ask, Failure, MAX_LINE, Reply, read_question};
+use node_api::dhcp::{Answer, Failure, MAX_LINE, Reply, Request, read_question};
 
 /// How long a plugin may take to send its request, and to take its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(crate) enum Input {
     /// Not a whole line yet.
     Nothing,
     /// A request.
-    Question(Ask),
+    Question(Request),
     /// A line that is not a request; the answer to it.
     Nonsense(Failure),
     /// The plugin is gone, or sends more than it should.

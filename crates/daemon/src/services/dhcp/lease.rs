@@ -12,7 +12,7 @@ use dhcp::{Now, Timestamp, v4, v6};
 use kernel::netns::Netns;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::{Change, LinkSet, RouteSocket};
-use node_api::dhcp::{Acquire, Client, Family};
+use node_api::dhcp::{Client, Family, LeaseRequest};
 use state::NetnsIdentity;
 
 use super::context::{Context, kernel_error};
@@ -91,10 +91,10 @@ impl HeldLease {
     pub(crate) fn prepare(
         world: &mut Context,
         id: u64,
-        ask: Acquire,
+        ask: LeaseRequest,
         now: Now,
     ) -> Result<Self, Error> {
-        let Acquire { attachment, netns: path, netns_id, pid_ns, client } = ask;
+        let LeaseRequest { attachment, netns: path, netns_id, pid_ns, client } = ask;
         let opened = Netns::open(&world.flags.on_host(&path))
             .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?;
         let found = NetnsIdentity::from(opened.id());
@@ -206,7 +206,7 @@ impl HeldLease {
     }
 
     /// Says whether the namespace of a request is this lease's.
-    pub(crate) fn is_in(&self, world: &Context, ask: &Acquire) -> bool {
+    pub(crate) fn is_in(&self, world: &Context, ask: &LeaseRequest) -> bool {
         ask.netns_id.is_none_or(|id| id == self.place.netns_id)
             && !world.is_another(&ask.netns, &self.place)
     }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cni_runtime::ConfigFolder;
-use node_api::multinet::{Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request};
+use node_api::multinet::{
+    Answer, AttachReport, DetachReport, FailureReport, NetworkResult, PlanRequest, Request,
+};
 use node_api::{Pod, Refusal, inbox};
 use npwg::annotation;
 use npwg::status::{self, Status};
@@ -359,7 +361,7 @@ impl Service {
         Ok(())
     }
 
-    fn attached(&self, attached: &Attached) -> Result<(), FileError> {
+    fn attached(&self, attached: &AttachReport) -> Result<(), FileError> {
         if attached.pod.name.is_empty() {
             return Ok(());
         }
@@ -381,7 +383,7 @@ impl Service {
     }
 
     /// Queues the status of a sandbox's networks to be written.
-    pub(super) fn write_status(&self, attached: &Attached) -> Result<(), FileError> {
+    pub(super) fn write_status(&self, attached: &AttachReport) -> Result<(), FileError> {
         let text = status::write(&statuses(&attached.results), self.flags.status);
         let annotations = BTreeMap::from([
             (annotation::STATUS.to_owned(), text.clone()),
@@ -392,7 +394,7 @@ impl Service {
         self.outbox.put(Item::Status { pod, sandbox, annotations })
     }
 
-    fn failed(&self, failed: &Failed) -> Result<(), FileError> {
+    fn failed(&self, failed: &FailureReport) -> Result<(), FileError> {
         self.gone(&failed.sandbox)?;
         if !failed.pod.uid.is_empty() {
             let mut message = failed.msg.clone();
@@ -407,7 +409,7 @@ impl Service {
         Ok(())
     }
 
-    fn detached(&self, detached: &Detached) -> Result<(), FileError> {
+    fn detached(&self, detached: &DetachReport) -> Result<(), FileError> {
         self.gone(&detached.sandbox)
     }
 

@@ -233,7 +233,7 @@ fn not_enforced(waits_for: &[String]) -> Vec<String> {
 mod tests {
     use std::time::Instant;
 
-    use node_api::policy::{Owner, Started};
+    use node_api::policy::{Owner, StartRequest};
     use policy::World;
     use serde_json::json;
 
@@ -290,12 +290,12 @@ mod tests {
         {
             let (network, ifname) = ("storage".to_owned(), "net1".to_owned());
             let container = container.to_owned();
-            engine.start(Started {
+            engine.start(StartRequest {
                 owner: Owner { network, container, ifname, ..Owner::default() },
                 addresses: vec![address.parse().unwrap()],
                 meets: (!inside).then(|| "br1".to_owned()),
                 inside,
-                ..Started::default()
+                ..StartRequest::default()
             });
         }
         let own: BTreeSet<IpAddr> = BTreeSet::from(["172.16.0.1".parse().unwrap()]);

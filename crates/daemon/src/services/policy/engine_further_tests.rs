@@ -3,7 +3,7 @@
 use super::*;
 
 /// An attachment of a pod to a further network, at a bridge.
-fn further(container: &str, pod: (&str, &str), bridge: &str, address: &str) -> Started {
+fn further(container: &str, pod: (&str, &str), bridge: &str, address: &str) -> StartRequest {
     let mut started = started(container, Some(pod), &[address]);
     started.owner.ifname = "net1".to_owned();
     started.meets = Some(bridge.to_owned());

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use agent::config;
-use node_api::policy::{Enforced, Owner, Started};
+use node_api::policy::{Enforcement, Owner, StartRequest};
 use policy::program::Link;
 use policy::{Direction, Protocol, Traffic, program};
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ impl Rig {
     }
 
     /// What the plugin does at ADD.
-    fn add(&mut self, started: &Started) -> Enforced {
+    fn add(&mut self, started: &StartRequest) -> Enforcement {
         for address in &started.addresses {
             for direction in Direction::ALL {
                 let unknown = program::unknown(direction);
@@ -109,13 +109,13 @@ impl Rig {
     }
 
     /// Returns the addresses whose connections end.
-    fn end(&mut self, started: &Started) -> BTreeSet<std::net::IpAddr> {
+    fn end(&mut self, started: &StartRequest) -> BTreeSet<std::net::IpAddr> {
         let gone = self.engine.end(&started.owner);
         self.carry_out();
         gone
     }
 
-    fn list_records(&mut self, records: &[&Started]) {
+    fn list_records(&mut self, records: &[&StartRequest]) {
         let all = records.iter().map(|started| (*started).clone().into()).collect();
         self.engine.list_records(all);
         self.carry_out();
@@ -186,13 +186,13 @@ fn policy(name: &str, app: &str) -> Value {
     })
 }
 
-fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> Started {
+fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> StartRequest {
     let pod = pod.map(|(name, uid)| node_api::Pod {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: uid.to_owned(),
     });
-    Started {
+    StartRequest {
         owner: Owner {
             network: "pods".to_owned(),
             container: container.to_owned(),
@@ -201,7 +201,7 @@ fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> St
             ..Owner::default()
         },
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        ..Started::default()
+        ..StartRequest::default()
     }
 }
 
@@ -270,13 +270,13 @@ fn a_pod_is_closed_until_it_is_known() {
     // A pod that no policy selects, as far as is known.
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
     let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
-    assert_eq!(rig.add(&web), Enforced { known: true, notice: None });
+    assert_eq!(rig.add(&web), Enforcement { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.2"), "open");
     rig.hear([Event::Silent(Kind::NetworkPolicies, "away".to_owned())]);
-    let Enforced { known, notice } = rig.engine.enforced(&web.owner);
+    let Enforcement { known, notice } = rig.engine.enforced(&web.owner);
     assert!(known && notice.unwrap().starts_with("networkpolicies: away; newer ones"));
     rig.hear([Event::Answers(Kind::NetworkPolicies)]);
-    assert_eq!(rig.engine.enforced(&web.owner), Enforced { known: true, notice: None });
+    assert_eq!(rig.engine.enforced(&web.owner), Enforcement { known: true, notice: None });
     // The API forgets a pod whose record is there.
     rig.gone(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");
@@ -876,7 +876,7 @@ fn any_order_leads_to_the_same() {
     for _ in 0..60 {
         let mut rig = Rig::new(Origin::Server);
         let (mut pods, mut policies) = (BTreeMap::new(), BTreeMap::new());
-        let mut records: BTreeMap<String, Started> = BTreeMap::new();
+        let mut records: BTreeMap<String, StartRequest> = BTreeMap::new();
         for _ in 0..40 {
             let number = chance.below(6);
             let (uid, address) = (format!("u{number}"), format!("10.0.0.{number}"));
@@ -1016,7 +1016,7 @@ fn a_pod_beyond_what_is_enforced_is_closed_and_told() {
         (Kind::Pods, &[db]),
     ]);
     let attached = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
-    assert_eq!(rig.add(&attached), Enforced { known: true, notice: None });
+    assert_eq!(rig.add(&attached), Enforcement { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.1"), "judged");
     rig.news();
     let more = [of_number(1000), of_number(1001)];

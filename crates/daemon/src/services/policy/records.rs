@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use cni::AttachmentKey;
 use kernel::living::Noted;
 use node_api::Pod;
-use node_api::policy::{Owner, Recorded, Started};
+use node_api::policy::{AttachmentRecord, Owner, StartRequest};
 use policy::program::Link;
 use state::Record;
 
@@ -42,8 +42,8 @@ pub(super) fn key_of((network, container, ifname): &Id) -> String {
     format!("{network}\0{container}\0{ifname}")
 }
 
-impl From<Started> for Attachment {
-    fn from(started: Started) -> Self {
+impl From<StartRequest> for Attachment {
+    fn from(started: StartRequest) -> Self {
         let path = started.owner.netns.clone().into();
         Attachment {
             inside: started.inside.then(|| Noted { path, ..Noted::default() }),
@@ -63,7 +63,7 @@ impl Attachment {
     /// # Errors
     /// Why it cannot be read.
     pub(super) fn of(record: &Record) -> Result<Self, serde_json::Error> {
-        let recorded: Recorded = serde_json::from_value(record.data.clone())?;
+        let recorded: AttachmentRecord = serde_json::from_value(record.data.clone())?;
         let mut attachment = Attachment::from(recorded.started);
         // The record's own key counts.
         let key = &record.attachment;
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     fn attachment(container: &str, addresses: &[&str]) -> Attachment {
-        let started = Started {
+        let started = StartRequest {
             owner: Owner {
                 network: "pods".to_owned(),
                 container: container.to_owned(),
@@ -275,7 +275,7 @@ mod tests {
                 ..Owner::default()
             },
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            ..Started::default()
+            ..StartRequest::default()
         };
         started.into()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use node_api::policy::{Enforced, Owner};
+use node_api::policy::{Enforcement, Owner};
 use policy::object::Uid;
 use policy::program::Link;
 use policy::{
@@ -236,19 +236,19 @@ impl Engine {
     }
 
     /// Says what holds for an attachment.
-    pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforced {
+    pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforcement {
         let Some(attachment) = self.records.get(&id(owner)) else {
             let notice = "the attachment has no record".to_owned();
-            return Enforced { known: false, notice: Some(notice) };
+            return Enforcement { known: false, notice: Some(notice) };
         };
         if let Some(why) = self.why_not_enforced(attachment) {
-            return Enforced { known: false, notice: Some(why) };
+            return Enforcement { known: false, notice: Some(why) };
         }
         let silence = self.lists.silence_about_policies();
         let notice = silence.map(|(kind, why)| {
             format!("{kind}: {why}; newer ones than were known last are not enforced yet")
         });
-        Enforced { known: true, notice }
+        Enforcement { known: true, notice }
     }
 
     /// Says why an attachment is closed; `None` if it is not.

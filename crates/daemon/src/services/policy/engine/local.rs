@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use node_api::policy::{Owner, Started};
+use node_api::policy::{Owner, StartRequest};
 use policy::labels::Labels;
 use policy::object::Uid;
 use policy::program::Link;
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Takes an attachment that starts. The plugin has closed its addresses in the packet filter:
     /// they no longer lead where they led before.
-    pub(in super::super) fn start(&mut self, started: Started) {
+    pub(in super::super) fn start(&mut self, started: StartRequest) {
         if let Some(interface) = &started.meets {
             for address in &started.addresses {
                 self.networks.closed(&Link { interface: interface.clone(), address: *address });
