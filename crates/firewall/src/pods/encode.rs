@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use kernel::nft::{
     Batch, Element, Key, KeyType, Mode, NewRule, NewSet, Operation, Value, Verdict, field,
 };
-use policy::program::{self, End, Line, Link, Match, OWN_NODE, Set, Then};
+use policy::program::{self, End, Line, LineAction, Link, Match, OWN_NODE, Set};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
 use super::layout::{self, Form};
@@ -190,8 +190,8 @@ fn references(line: &Line) -> impl Iterator<Item = &str> {
         Match::Protocol(_) | Match::Ports { .. } => None,
     });
     let chain = match &line.then {
-        Then::Jump(chain) => Some(chain.as_str()),
-        Then::Accept | Then::Deny | Then::Return => None,
+        LineAction::Jump(chain) => Some(chain.as_str()),
+        LineAction::Accept | LineAction::Deny | LineAction::Return => None,
     };
     sets.chain(chain)
 }
@@ -427,13 +427,13 @@ fn rule(chain: &str, line: &Line) -> NewRule {
     let rule = NewRule::new(&layout::table(), chain);
     let rule = comparisons.into_iter().chain(look_ups).fold(rule, matching);
     match &line.then {
-        Then::Accept => rule.accept(),
-        Then::Deny => {
+        LineAction::Accept => rule.accept(),
+        LineAction::Deny => {
             let direction = program::direction_of(chain).unwrap_or(Direction::Ingress);
             rule.goto(layout::deny(direction))
         }
-        Then::Return => rule.returns(),
-        Then::Jump(chain) => rule.jump(chain),
+        LineAction::Return => rule.returns(),
+        LineAction::Jump(chain) => rule.jump(chain),
     }
 }
 

@@ -19,7 +19,7 @@ use futures_util::future::{Either, FutureExt as _, join_all, select};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{Config, watcher};
-use policy::Refused;
+use policy::Refusal;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -214,7 +214,7 @@ where
 
 /// A list and a watch that go on as long as this is polled, and what they report.
 type WatchFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-type ObjectChange = Change<Result<Object, Refused>>;
+type ObjectChange = Change<Result<Object, Refusal>>;
 
 /// Follows one of two versions of a kind, until it is to begin anew. A start has to wait for the
 /// server's answer, so it asks for both at once.

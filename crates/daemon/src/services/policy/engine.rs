@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use policy::isolation::Isolation;
 use policy::object::Uid;
-use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
+use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refusal, Step, World};
 
 use self::beyond::BeyondPods;
 use self::closed::ClosedAttachments;
@@ -52,7 +52,7 @@ pub(super) enum Event {
     /// An object was deleted.
     Gone(Key),
     /// An object cannot be identified, or is of another version.
-    Unreadable(Refused),
+    Unreadable(Refusal),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
     /// What people should know of files besides their objects.
@@ -172,7 +172,7 @@ pub(super) struct Engine {
     /// The pods whose policies are beyond what is enforced; the log has said so.
     beyond: BeyondPods,
     closed: ClosedAttachments,
-    unreadable: BTreeMap<String, Refused>,
+    unreadable: BTreeMap<String, Refusal>,
     remarks: Remarks,
     /// How many policies an earlier run knew.
     before: PolicyCounts,

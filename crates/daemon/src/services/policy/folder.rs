@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use policy::Refused;
+use policy::Refusal;
 use serde_json::Value;
 
 use super::engine::Event;
@@ -33,7 +33,7 @@ pub(super) struct Files {
 struct Content {
     objects: Vec<Object>,
     /// The objects that cannot be read, with their places.
-    refused: Vec<Refused>,
+    refused: Vec<Refusal>,
     /// What is refused of other objects, with their places.
     faults: Vec<String>,
     /// Policies of other programs.
@@ -73,7 +73,7 @@ impl Content {
                     content.objects.push(object);
                 }
                 Err(refused) => {
-                    content.refused.push(Refused { object: at(&refused.object), ..refused });
+                    content.refused.push(Refusal { object: at(&refused.object), ..refused });
                 }
             }
         }

@@ -6,7 +6,7 @@ use agent::config::{self, Isolate};
 use agent::reachable::Reachable;
 use policy::Protocol;
 use policy::isolation::{Exemption, Isolation};
-use policy::labels::{Must, NAMESPACE_NAME, Requirement, Selector};
+use policy::labels::{NAMESPACE_NAME, Operator, Requirement, Selector};
 use policy::policy::{Block, Peer, PodSet, Ports};
 
 /// The label by which a namespace chooses for itself.
@@ -20,12 +20,14 @@ pub(crate) fn isolation(config: &config::Policy) -> Isolation {
     let of_label = |value: &str| BTreeSet::from([value.to_owned()]);
     let label = |must| Requirement { key: LABEL.to_owned(), must };
     let namespaces = match config.isolate.0 {
-        Isolate::None => Selector::new([label(Must::In(of_label("true")))]),
+        Isolate::None => Selector::new([label(Operator::In(of_label("true")))]),
         Isolate::Namespaces => {
             let except: BTreeSet<String> = config.isolate_except.iter().cloned().collect();
-            let named = (!except.is_empty())
-                .then(|| Requirement { key: NAMESPACE_NAME.to_owned(), must: Must::NotIn(except) });
-            Selector::new([label(Must::NotIn(of_label("false")))].into_iter().chain(named))
+            let named = (!except.is_empty()).then(|| Requirement {
+                key: NAMESPACE_NAME.to_owned(),
+                must: Operator::NotIn(except),
+            });
+            Selector::new([label(Operator::NotIn(of_label("false")))].into_iter().chain(named))
         }
     };
     let exemptions = |list: &[Reachable]| -> Vec<Exemption> {
@@ -53,7 +55,7 @@ fn peer(reachable: &Reachable) -> Peer {
         Reachable::Pods { namespace, label } => {
             let pods = label.iter().map(|(key, value)| Requirement {
                 key: key.clone(),
-                must: Must::In(BTreeSet::from([value.clone()])),
+                must: Operator::In(BTreeSet::from([value.clone()])),
             });
             Peer::Pods(PodSet::own(namespace, Selector::new(pods)))
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use policy::multi_policy::{self, MultiPolicy};
 use policy::object::Uid;
 use policy::{
-    Change, Namespace, Node, Pod, Policy, PolicyId, Refused, cluster_policy, network_policy,
+    Change, Namespace, Node, Pod, Policy, PolicyId, Refusal, cluster_policy, network_policy,
 };
 use serde_json::Value;
 
@@ -164,7 +164,7 @@ impl Object {
     ///
     /// # Errors
     /// It cannot be identified: its name, its namespace or its UID is missing.
-    pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refused> {
+    pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refusal> {
         let meta = Meta::default();
         Ok(match kind {
             Kind::Namespaces => Object {
@@ -194,7 +194,7 @@ impl Object {
     }
 
     /// Returns what of it is refused.
-    pub(super) fn faults(&self) -> &[Refused] {
+    pub(super) fn faults(&self) -> &[Refusal] {
         match &self.what {
             ObjectContent::Namespace(namespace) => &namespace.faults,
             ObjectContent::Policy(policy) => &policy.faults,

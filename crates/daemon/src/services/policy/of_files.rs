@@ -94,7 +94,7 @@ impl Maker {
         }
     }
 
-    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refused> {
+    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refusal> {
         let object = Object::of(kind, object)?;
         self.faults.extend(object.faults().iter().map(|fault| format!("{place}: {fault}")));
         let further = object.meta.further.clone();

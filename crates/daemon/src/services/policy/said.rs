@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::Refused;
+use policy::Refusal;
 use policy::object::require_v1;
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ const WORKLOADS: [(&str, &str); 7] = [
 ///
 /// # Errors
 /// It is a namespace, a pod or a node of a version that is not read, and is ignored.
-pub(super) fn said(object: &Value) -> Result<ObjectClass, Refused> {
+pub(super) fn said(object: &Value) -> Result<ObjectClass, Refusal> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let (kind, api) = (text("kind"), text("apiVersion"));
     let group = api.rsplit_once('/').map_or("", |(group, _)| group);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use policy::object::Uid;
 use policy::policy::Tier;
-use policy::{Pod, Policy, PolicyId, Refused, World};
+use policy::{Pod, Policy, PolicyId, Refusal, World};
 use serde_json::{Value, json};
 
 use super::kinds::{Key, Meta};
@@ -317,7 +317,7 @@ impl WriteQueue {
     fn note(
         &mut self,
         of: String,
-        faults: &[Refused],
+        faults: &[Refusal],
         faulty: impl FnOnce(String) -> FaultyObject,
     ) {
         let of = (of, NOT_AS_WRITTEN);
@@ -471,10 +471,10 @@ fn number(text: &str) -> u64 {
 }
 
 /// Writes what is wrong with an object, without repeating its name.
-fn sentences(faults: &[Refused]) -> String {
+fn sentences(faults: &[Refusal]) -> String {
     let mut text = String::new();
     for fault in faults {
-        let Refused { path, cause, effect, .. } = fault;
+        let Refusal { path, cause, effect, .. } = fault;
         let separator = if text.is_empty() { "" } else { "; " };
         let _ = write!(text, "{separator}{path}: {cause}; {effect}");
     }

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use policy::program::{Match, Set, Then};
+use policy::program::{LineAction, Match, Set};
 use policy::{Change, Compiler, Direction, Family, Name, Program, World};
 use serde_json::json;
 use testkit::Place;
@@ -71,7 +71,7 @@ fn program(both: bool) -> Program {
 fn crowded(mut program: Program) -> Program {
     let class = &program.verdicts[&(Direction::Ingress, of_pod(2)[0])];
     let jumps = program.chains[class].iter().filter_map(|line| match &line.then {
-        Then::Jump(chain) => Some(chain),
+        LineAction::Jump(chain) => Some(chain),
         _ => None,
     });
     let lines = jumps.flat_map(|chain| &program.chains[chain]);

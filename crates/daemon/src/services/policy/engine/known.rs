@@ -7,7 +7,7 @@ use node_api::policy::{Enforcement, Owner};
 use policy::object::Uid;
 use policy::program::Link;
 use policy::{
-    Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict_by_service,
+    Direction, Name, PerDirection, PolicyId, Program, Refusal, Traffic, program, verdict_by_service,
 };
 
 use super::super::lists::Origin;
@@ -81,12 +81,12 @@ impl Engine {
     }
 
     /// Returns everything that was refused, sorted by object.
-    pub(in super::super) fn faults(&self) -> Vec<&Refused> {
+    pub(in super::super) fn faults(&self) -> Vec<&Refusal> {
         let world = self.world();
         let of_policies = world.policies().flat_map(|policy| &policy.faults);
         let of_namespaces = world.namespaces().flat_map(|namespace| &namespace.faults);
         let further = self.networks.policies().flat_map(|policy| &policy.policy.faults);
-        let mut all: Vec<&Refused> = of_policies
+        let mut all: Vec<&Refusal> = of_policies
             .chain(of_namespaces)
             .chain(further)
             .chain(self.unreadable.values())

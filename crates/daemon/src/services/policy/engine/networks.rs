@@ -160,7 +160,7 @@ impl Engine {
                         && self.pod_of(one).as_ref() == Some(&local.pod.uid)
                 })
             };
-            let is_ours = |on: &&networks::OnNetwork| {
+            let is_ours = |on: &&networks::NetworkInterface| {
                 self.networks.policies().any(|policy| policy.networks.contains(&on.network))
             };
             for on in local.further.says.iter().filter(is_ours) {
