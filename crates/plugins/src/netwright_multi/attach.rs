@@ -9,7 +9,7 @@ use node_api::Pod;
 use node_api::multinet::{
     Answer, AttachReport, FailureReport, NetworkResult, PlanRequest, Request, Sandbox,
 };
-use npwg::request::Unserved;
+use npwg::request::UnservedPolicy;
 use state::Index;
 
 use super::config::{Config, POD_ANNOTATIONS, invalid};
@@ -120,8 +120,8 @@ fn verify(
     let ifname = member.attachment.ifname.as_str();
     match (network.ask.verify(&network.name, ifname, result), config.unserved) {
         (Ok(()), _) => Ok(()),
-        (Err(error), Unserved::Refuse) => Err(invalid(error.to_string())),
-        (Err(error), Unserved::PassOver) => {
+        (Err(error), UnservedPolicy::Refuse) => Err(invalid(error.to_string())),
+        (Err(error), UnservedPolicy::PassOver) => {
             call.warn(error);
             Ok(())
         }

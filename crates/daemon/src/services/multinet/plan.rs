@@ -6,7 +6,7 @@
 use node_api::Refusal;
 use node_api::multinet::{Device, Plan, PlanRequest, PlannedNetwork, Settings};
 use npwg::Selection;
-use npwg::annotation::Asked;
+use npwg::annotation::PodRequest;
 use npwg::definition::Definition;
 use npwg::policy::Policy;
 use plugins::netwright_multi;
@@ -110,7 +110,7 @@ pub(super) fn wanted(
 ) -> Result<Vec<WantedNetwork>, NoPlan> {
     let Some(pod) = pod else { return Ok(vec![defaults.cluster()?]) };
     let (space, ifname) = (&defaults.multus_namespace, &request.sandbox.ifname);
-    let asked = Asked::read(&pod.annotations, &pod.namespace, space, ifname)
+    let asked = PodRequest::read(&pod.annotations, &pod.namespace, space, ifname)
         .map_err(|error| refused(error.to_string()))?;
     let mut all = Vec::new();
     all.push(match asked.default {
