@@ -1,7 +1,7 @@
 //! The output of the kernel, of programs and of other daemons.
 
 use kernel::sysctl::Sysctl;
-use netwright_cnm::http::{HttpError, Incoming, Kind, Message};
+use netwright_cnm::http::{HttpError, IncomingMessage, Kind, Message};
 use netwright_firewall::Shared;
 use netwright_firewall::iptables::Observed;
 use netwright_firewall::owner::Owner;
@@ -62,7 +62,7 @@ pub fn http(data: &[u8]) {
 /// The messages of a connection that delivers this many bytes at a time, and the error that ended
 /// it.
 fn fed(kind: Kind, data: &[u8], size: usize) -> (Vec<Message>, Option<HttpError>) {
-    let mut incoming = Incoming::new(kind, 4096);
+    let mut incoming = IncomingMessage::new(kind, 4096);
     let mut messages = Vec::new();
     for piece in data.chunks(size) {
         let mut next = incoming.feed(piece);

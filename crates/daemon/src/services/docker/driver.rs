@@ -9,7 +9,9 @@ use std::time::Duration;
 use cni::{Error, code};
 use cni_runtime::Runtime;
 use cnm::method::Method;
-use cnm::network::{Activated, AllocateNetwork, Allocated, Capabilities, GwAllocChecked, Join};
+use cnm::network::{
+    ActivateAnswer, AllocateAnswer, AllocateNetwork, Capabilities, GwAllocAnswer, Join,
+};
 use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,7 +142,7 @@ impl Driver {
     fn act(self: &Arc<Self>, method: Method, body: &[u8], asker: &Asker) -> Result<Vec<u8>, Error> {
         let engine = asker.engine;
         match method {
-            Method::Activate => reply(&Activated {
+            Method::Activate => reply(&ActivateAnswer {
                 implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
             }),
             Method::NetworkCapabilities => reply(&Capabilities {
@@ -148,10 +150,10 @@ impl Driver {
                 connectivity_scope: "local".to_owned(),
                 gw_alloc_checker: false,
             }),
-            Method::GwAllocCheck => reply(&GwAllocChecked::default()),
+            Method::GwAllocCheck => reply(&GwAllocAnswer::default()),
             Method::AllocateNetwork => {
                 let asked: AllocateNetwork = read(body)?;
-                reply(&Allocated { options: asked.options })
+                reply(&AllocateAnswer { options: asked.options })
             }
             Method::FreeNetwork | Method::DiscoverNew | Method::DiscoverDelete => {
                 reply(&Nothing {})
