@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
-use agent::load::{Loaded, Surroundings};
+use agent::load::{LoadedConfig, Surroundings};
 use agent::metrics;
 use agent::report::{self, Report, State, Status};
 use agent::setting::Setting as _;
@@ -293,7 +293,7 @@ fn have_services_read(
     file: &Path,
     around: Surroundings,
     status: &Status,
-    new: &Loaded,
+    new: &LoadedConfig,
 ) -> Vec<String> {
     let mut failed = Vec::new();
     if let Err(error) = accepted::write(roots, new) {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use agent::Config;
-use agent::rights::{self, Files, Rights, Sees};
+use agent::rights::{self, Files, HostView, Rights};
 use kernel::confine::{
     Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE, Step,
     Undone, confine, may_become_another,
@@ -51,7 +51,7 @@ pub(crate) fn apply(
     let devices: Vec<&Path> =
         rights.devices.iter().map(Path::new).filter(|device| device.exists()).collect();
     let homes = HOMES.map(Path::new);
-    let sees_containers = rights.sees == Sees::Containers;
+    let sees_containers = rights.sees == HostView::Containers;
     let mounts = match rights.files {
         Files::Everywhere { .. } => Mounts::Shared,
         Files::Only { .. } => Mounts::Own(OwnMounts {

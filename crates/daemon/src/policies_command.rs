@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
-use agent::config::Isolate;
+use agent::config::IsolationScope;
 use agent::keys::{self, Key};
 use agent::load;
 use clap::builder::{PossibleValuesParser, ValueParser};
@@ -263,7 +263,7 @@ fn isolation_of(matches: &ArgMatches) -> Result<(Isolation, Option<String>), Com
     let config = &loaded.config.policy;
     let source = loaded.sources.get(&("policy", "isolate")).map(|source| source.file.display());
     let source = source.map(cni::text::one_line).filter(|file| !file.is_empty());
-    let note = (config.isolate.0 == Isolate::Namespaces).then(|| {
+    let note = (config.isolate.0 == IsolationScope::Namespaces).then(|| {
         let source = source.unwrap_or_else(|| "--isolate".to_owned());
         format!("namespaces are isolated by default, as {source} says")
     });

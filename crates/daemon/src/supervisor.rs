@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent::change::{Change, between, shown};
-use agent::load::{Loaded, Surroundings};
+use agent::load::{LoadedConfig, Surroundings};
 use agent::report::{AGENT, Report, Status};
 use agent::{Config, Problem, accepted, keys};
 use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, wait};
@@ -184,7 +184,7 @@ struct Supervisor {
     roots: Roots,
     children: Vec<Child>,
     /// The configuration that is in force.
-    loaded: Loaded,
+    loaded: LoadedConfig,
     /// The file from which the services read it.
     for_services: PathBuf,
     health: Health,
@@ -344,7 +344,7 @@ impl Supervisor {
     fn apply(&mut self, change: &Change) {
         let now = Instant::now();
         for child in &mut self.children {
-            let is_in = |changed: &[agent::change::Changed]| {
+            let is_in = |changed: &[agent::change::ServiceChange]| {
                 changed.iter().any(|changed| changed.service == child.service)
             };
             let (restarts, is_told) = (is_in(&change.restart), is_in(&change.tell));

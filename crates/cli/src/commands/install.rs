@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use agent::installed::{self, Installed as Recorded};
+use agent::installed::{self, InstallRecord};
 use cni::code;
 use cni_runtime::ConfigFolder;
 use kernel::ipv6::Off;
@@ -301,7 +301,7 @@ pub(super) fn record(all: &[Installation], goods: &Goods, roots: &Roots) -> Vec<
     let executables = [Some(EXECUTABLE), goods.daemon.as_ref().map(|_| DAEMON)];
     let executables: Vec<String> = executables.into_iter().flatten().map(str::to_owned).collect();
     let unrecorded = |done: &Installation| {
-        let recorded = Recorded {
+        let recorded = InstallRecord {
             dir: done.folder.dir().to_owned(),
             executables: executables.clone(),
             linked: done.linked,

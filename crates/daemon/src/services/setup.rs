@@ -13,7 +13,7 @@ use agent::keys::Key;
 use agent::load::Identity;
 use agent::metrics;
 use agent::report::{Report, State};
-use agent::{Config, Loaded};
+use agent::{Config, LoadedConfig};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::{FileError, Roots};
@@ -101,7 +101,7 @@ impl Process {
     pub(super) fn attend(
         &self,
         service: &'static str,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
     ) -> Result<Attendance, Stop> {
         self.attend_with(service, loaded, Box::new(|_| None))
     }
@@ -110,7 +110,7 @@ impl Process {
     pub(super) fn attend_with(
         &self,
         service: &'static str,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         more: MoreAnswers,
     ) -> Result<Attendance, Stop> {
         let config = &loaded.config;

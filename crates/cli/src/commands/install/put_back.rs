@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agent::installed::{self, Disturbed};
+use agent::installed::{self, Disturbance};
 use cni::code;
 use serde::Serialize;
 
@@ -65,7 +65,7 @@ pub(super) fn main(args: &Install, common: &Common, world: &World, shell: &mut S
     }
     let mut report = RestoreReport::default();
     for recorded in recorded {
-        let Some(Disturbed { dir, gone, replaced, .. }) = recorded.disturbed() else { continue };
+        let Some(Disturbance { dir, gone, replaced, .. }) = recorded.disturbed() else { continue };
         let is_linked = |name: &&str| recorded.links.iter().any(|link| link == name);
         let also = plugins::aliases().map(|(name, _)| name).filter(is_linked).collect();
         let args = Install {

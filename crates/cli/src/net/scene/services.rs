@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use agent::load::{self, Surroundings};
-use agent::report::{AGENT, Report, Said, State, Status};
+use agent::report::{AGENT, LogLine, Report, State, Status};
 use agent::{accepted, keys, rights};
 use node_api::socket::{self as sockets, ConnectFailure};
 use scene::Service;
@@ -111,7 +111,7 @@ fn socket(roots: &Roots, name: &str) -> PathBuf {
 fn last_words(roots: &Roots, name: &str) -> Option<String> {
     let path = home(roots, name).join(format!("{name}.error"));
     let text = state::read_optional(&path).ok()??;
-    serde_json::from_slice::<Said>(&text).ok().map(|said| said.text)
+    serde_json::from_slice::<LogLine>(&text).ok().map(|said| said.text)
 }
 
 /// Why there is no answer.
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_it_lacks_is_told_with_its_last_error() {
-        let failed = Some(Said { at: String::new(), text: "no route".to_owned() });
+        let failed = Some(LogLine { at: String::new(), text: "no route".to_owned() });
         let report = Report {
             state: State::Waiting,
             why: Some("API server".to_owned()),

@@ -127,7 +127,7 @@ pub(super) struct NetworkFiles {
     conflist: Option<PathBuf>,
     subnet_env: Option<PathBuf>,
     network: String,
-    attach: config::Attach,
+    attach: config::AttachMode,
     masquerade: bool,
     policy: Option<Policy>,
     /// The bridge, by its place among [`NetworkFiles::bridges`].
@@ -165,7 +165,7 @@ impl NetworkFiles {
     /// Reports whether pods are attached to a bridge, and no network policy shows its frames to the
     /// packet filter anyway.
     pub(super) fn has_bridge(&self) -> bool {
-        let is_ptp = self.attach == config::Attach::Ptp || self.policy.is_some();
+        let is_ptp = self.attach == config::AttachMode::Ptp || self.policy.is_some();
         self.conflist.is_some() && !is_ptp
     }
 
@@ -199,11 +199,11 @@ impl NetworkFiles {
                 name: self.network.clone(),
                 attach: match self.attach {
                     // Network policy judges what is routed; a bridge needs `br_netfilter` for it.
-                    config::Attach::Auto if self.policy.is_some() => Attach::Ptp,
-                    config::Attach::Auto | config::Attach::Bridge => {
+                    config::AttachMode::Auto if self.policy.is_some() => Attach::Ptp,
+                    config::AttachMode::Auto | config::AttachMode::Bridge => {
                         Attach::Bridge(Self::bridges().swap_remove(self.bridge))
                     }
-                    config::Attach::Ptp => Attach::Ptp,
+                    config::AttachMode::Ptp => Attach::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
                 mtu,
