@@ -11,7 +11,7 @@ mod segment;
 use serde::{Deserialize, Serialize};
 
 use by_name::ByName;
-pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, Unfinished};
+pub use container::{Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, UnfinishedAdd};
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Policy,
     Rate, Route, RouteKind, RouteRule, RuleAction, Transport,

@@ -1,6 +1,6 @@
 //! Bytes of which some bits are not known, and what can be said of them all the same.
 
-use scene::filter::Compare;
+use scene::filter::Comparison;
 
 /// Whether something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,14 +107,14 @@ pub(crate) fn host(value: u32) -> Vec<Byte> {
 }
 
 /// Compares as the kernel does: as many bytes as `with` has.
-pub(crate) fn compare(op: Compare, value: &[Byte], with: &[u8]) -> Holds {
+pub(crate) fn compare(op: Comparison, value: &[Byte], with: &[u8]) -> Holds {
     match op {
-        Compare::Equal => equals(value, with),
-        Compare::NotEqual => equals(value, with).unless(true),
-        Compare::Less => less(value, with),
-        Compare::LessOrEqual => greater(value, with).unless(true),
-        Compare::Greater => greater(value, with),
-        Compare::GreaterOrEqual => less(value, with).unless(true),
+        Comparison::Equal => equals(value, with),
+        Comparison::NotEqual => equals(value, with).unless(true),
+        Comparison::Less => less(value, with),
+        Comparison::LessOrEqual => greater(value, with).unless(true),
+        Comparison::Greater => greater(value, with),
+        Comparison::GreaterOrEqual => less(value, with).unless(true),
     }
 }
 
@@ -224,13 +224,13 @@ impl Registers {
     }
 
     /// Compares a value.
-    pub(crate) fn compare(&self, from: u32, op: Compare, with: &[u8]) -> Holds {
+    pub(crate) fn compare(&self, from: u32, op: Comparison, with: &[u8]) -> Holds {
         let is_zero = with.iter().all(|byte| *byte == 0);
         match op {
-            Compare::Equal if is_zero && self.not_zero == Some(from) => Holds::No,
-            Compare::NotEqual if is_zero && self.not_zero == Some(from) => Holds::Yes,
-            Compare::Equal => self.equals(from, with),
-            Compare::NotEqual => self.equals(from, with).unless(true),
+            Comparison::Equal if is_zero && self.not_zero == Some(from) => Holds::No,
+            Comparison::NotEqual if is_zero && self.not_zero == Some(from) => Holds::Yes,
+            Comparison::Equal => self.equals(from, with),
+            Comparison::NotEqual => self.equals(from, with).unless(true),
             _ => compare(op, self.load(from, with.len()), with),
         }
     }
@@ -260,14 +260,14 @@ mod tests {
         // A port of 32768 or more.
         let port = [Byte::partly(0x80, 0x80), Byte::UNKNOWN];
         let cases = [
-            (Compare::Equal, [0, 80], Holds::No),
-            (Compare::Equal, [0x80, 80], Holds::Maybe),
-            (Compare::NotEqual, [0, 80], Holds::Yes),
-            (Compare::GreaterOrEqual, [4, 0], Holds::Yes),
-            (Compare::Greater, [0xff, 0xff], Holds::No),
-            (Compare::Less, [4, 0], Holds::No),
-            (Compare::Less, [0x90, 0], Holds::Maybe),
-            (Compare::LessOrEqual, [0xff, 0xff], Holds::Yes),
+            (Comparison::Equal, [0, 80], Holds::No),
+            (Comparison::Equal, [0x80, 80], Holds::Maybe),
+            (Comparison::NotEqual, [0, 80], Holds::Yes),
+            (Comparison::GreaterOrEqual, [4, 0], Holds::Yes),
+            (Comparison::Greater, [0xff, 0xff], Holds::No),
+            (Comparison::Less, [4, 0], Holds::No),
+            (Comparison::Less, [0x90, 0], Holds::Maybe),
+            (Comparison::LessOrEqual, [0xff, 0xff], Holds::Yes),
         ];
         for (op, with, expected) in cases {
             assert_eq!(compare(op, &port, &with), expected, "{op:?} {with:?}");
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::No);
         assert_eq!(equals(&registers, b"eth1\0\0\0\0"), Holds::Maybe);
         assert_eq!(equals(&registers, b"eth"), Holds::Maybe);
-        assert_eq!(registers.compare(1, Compare::NotEqual, b"eth0\0"), Holds::Yes);
+        assert_eq!(registers.compare(1, Comparison::NotEqual, b"eth0\0"), Holds::Yes);
         registers.store(0, &[Byte::UNKNOWN; 16]);
         assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::Maybe);
     }
@@ -310,9 +310,9 @@ mod tests {
         assert_eq!(equals(registers.load(15, 8), &[1, 2, 3, 4, 5]), Holds::Maybe);
         assert_eq!(registers.load(u32::MAX, 4).len(), 0);
         registers.store_not_zero(4);
-        assert_eq!(registers.compare(4, Compare::Equal, &[0; 4]), Holds::No);
-        assert_eq!(registers.compare(4, Compare::Equal, &[1, 0, 0, 0]), Holds::Maybe);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[0; 4]), Holds::No);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[1, 0, 0, 0]), Holds::Maybe);
         registers.store(4, &[Byte::UNKNOWN; 4]);
-        assert_eq!(registers.compare(4, Compare::Equal, &[0; 4]), Holds::Maybe);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[0; 4]), Holds::Maybe);
     }
 }

@@ -213,7 +213,7 @@ fn the_host_knows_its_own_addresses() {
         let steps = vec![
             Step::Fib { source: false, kind: true, to: 0 },
             Step::Compare {
-                op: scene::filter::Compare::Equal,
+                op: scene::filter::Comparison::Equal,
                 from: 0,
                 with: 2_u32.to_ne_bytes().to_vec(),
             },

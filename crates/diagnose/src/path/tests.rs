@@ -1,6 +1,6 @@
 mod joined;
 
-use scene::filter::{Compare, Connection, Family as Kin, Meta, Step, Table};
+use scene::filter::{Comparison, Connection, Family as Kin, Meta, Step, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
 use super::samples::{ip, node, with, with_route};
@@ -207,7 +207,7 @@ fn a_filter_may_stop_what_follows_the_first_packet() {
     let direction = |number: u8| {
         vec![
             Step::Connection { key: Connection::Other(1), to: 0 },
-            Step::Compare { op: Compare::Equal, from: 0, with: vec![number] },
+            Step::Compare { op: Comparison::Equal, from: 0, with: vec![number] },
         ]
     };
     let way = |name: &str, parts: &[Vec<Step>]| {
@@ -225,14 +225,14 @@ fn a_filter_may_stop_what_follows_the_first_packet() {
     assert_eq!(way("outside", &perhaps), "passes, translated");
     let marked = vec![
         Step::Meta { key: Meta::Mark, to: 0 },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
     ];
     let unmarked = [direction(0), established(), marked, drop()];
     assert_eq!(way("published", &unmarked), "passes");
     let translated = vec![
         Step::Connection { key: Connection::Status, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x10_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
     ];
     let untranslated = [direction(0), established(), translated, drop()];
     assert_eq!(way("outside", &untranslated), "passes, translated");

@@ -9,7 +9,7 @@ use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{Apart, CachedAttachment, Known, Presence};
 use kernel::living::Census;
 use kernel::netns::Netns;
-use scene::{Attachment, Container, Drift, Port, Transport, Unfinished};
+use scene::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
 use serde::Deserialize;
 use state::Roots;
 
@@ -311,10 +311,10 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
 }
 
 /// Returns an ADD that has not completed and is no longer running.
-fn unfinished(known: &Known) -> Option<Unfinished> {
+fn unfinished(known: &Known) -> Option<UnfinishedAdd> {
     let cached = known.cached.as_ref()?;
     let ended = cached.result.is_none() && !cached.is_under_way();
-    ended.then(|| Unfinished { error: cached.failed.clone() })
+    ended.then(|| UnfinishedAdd { error: cached.failed.clone() })
 }
 
 /// Returns the types of the plugins: of the configuration with which it was attached, or of their

@@ -97,7 +97,7 @@ fn is_size(step: &Step) -> bool {
 #[cfg(test)]
 mod tests {
     use scene::Scene;
-    use scene::filter::{Compare, Family as Kin, Hook};
+    use scene::filter::{Comparison, Family as Kin, Hook};
 
     use super::*;
     use crate::filter::samples::{base, drop, protocol, rule, table};
@@ -108,7 +108,7 @@ mod tests {
     fn limits(of: Vec<Step>) -> Scene {
         let large = vec![
             Step::Meta { key: Meta::Other(META_LENGTH), to: 0 },
-            Step::Compare { op: Compare::Greater, from: 0, with: vec![0, 0, 5, 20] },
+            Step::Compare { op: Comparison::Greater, from: 0, with: vec![0, 0, 5, 20] },
         ];
         let rules = vec![rule(&[of, large, drop()])];
         with(node(), table(Kin::Ip, "own", vec![base("forward", Hook::Forward, 0, rules)]))

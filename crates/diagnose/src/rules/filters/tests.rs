@@ -461,7 +461,11 @@ fn firewalld_with_a_zone_for_the_network() {
                     mask: 0x20_u32.to_ne_bytes().to_vec(),
                     xor: vec![0; 4],
                 },
-                Step::Compare { op: scene::filter::Compare::NotEqual, from: 0, with: vec![0; 4] },
+                Step::Compare {
+                    op: scene::filter::Comparison::NotEqual,
+                    from: 0,
+                    with: vec![0; 4],
+                },
                 Step::Verdict(scene::filter::Verdict::Accept),
             ]]),
             rule(&[iif_vmap("zones")]),
