@@ -11,7 +11,7 @@ use scene::Namespace;
 use scene::filter::{Hook, LegacyTable};
 use state::Index;
 
-use super::{IpVersion, Observed, hooks, is_ours};
+use super::{IpVersion, ObservedTable, hooks, is_ours};
 use crate::iptables::filter::is_of_attachment;
 use crate::{reference, ruleset};
 
@@ -111,7 +111,7 @@ impl Judge {
         socket: &mut NftSocket,
         index: &Index,
         family: IpVersion,
-        observed: &Observed,
+        observed: &ObservedTable,
     ) -> Result<bool, NetlinkError> {
         let mut host = self.host.clone();
         host.filter.legacy.push(table_of(family, observed));
@@ -315,7 +315,7 @@ fn may_be_untracked(socket: &mut NftSocket, index: &Index) -> Result<bool, Netli
 }
 
 /// Returns a table of legacy iptables as data, without the accepts of attachments that are there.
-fn table_of(family: IpVersion, observed: &Observed) -> LegacyTable {
+fn table_of(family: IpVersion, observed: &ObservedTable) -> LegacyTable {
     let policy = observed.policy("FORWARD").unwrap_or("ACCEPT").to_owned();
     let rules = observed.chains().flat_map(|(chain, rules)| {
         let foreign = rules.iter().filter(|rule| !is_of_attachment(rule));

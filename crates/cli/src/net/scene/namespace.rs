@@ -8,7 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use cni::code;
-use firewall::ruleset::{self, Limits, Unread};
+use firewall::ruleset::{self, Limits, ReadFault};
 use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::netns::{Netns, NetnsError, within};
 use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
@@ -290,14 +290,14 @@ impl ObservedNamespace {
         self.namespace.filter = match ruleset::read(limits) {
             Ok(ruleset) => ruleset,
             // A kernel without nftables has no rules of it.
-            Err(Unread::Failed(error)) if is_without_nftables(&error) => {
+            Err(ReadFault::Failed(error)) if is_without_nftables(&error) => {
                 scene::filter::Ruleset::default()
             }
-            Err(Unread::Failed(error)) => {
+            Err(ReadFault::Failed(error)) => {
                 self.hole(Part::Nftables, with_causes(&error));
                 scene::filter::Ruleset::default()
             }
-            Err(Unread::Changed(ruleset)) => {
+            Err(ReadFault::Changed(ruleset)) => {
                 self.hole(Part::Nftables, "the rules changed while they were read, twice");
                 ruleset
             }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use firewall::pods::Dropped;
+use firewall::pods::DroppedPackets;
 use kernel::nflog::{Heard, Logged, NflogSocket};
 use kernel::route::RouteSocket;
 use policy::networks::Attachment;
@@ -104,7 +104,7 @@ pub(crate) struct InsideDrops {
 pub(super) fn in_containers(shared: &Shared) -> Vec<InsideDrops> {
     let containers = shared.engine().containers();
     let read = containers.iter().filter_map(|container| {
-        let Dropped { incoming, outgoing, revived } = inside::dropped(container)?;
+        let DroppedPackets { incoming, outgoing, revived } = inside::dropped(container)?;
         let counted = DropCounts { ingress: incoming, egress: outgoing, reset: revived };
         let is_some = counted != DropCounts::default();
         is_some.then(|| InsideDrops { pod: cni::text::one_line(&container.name), counted })

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
-use firewall::pods::{self, Held, Link, Logging, Lost, PodsTable, TABLE};
+use firewall::pods::{self, Link, Logging, Loss, PodsTable, TABLE, TableContent};
 use kernel::events::{TableEvent, TableListener};
 use kernel::living::Census;
 use kernel::netlink::NetlinkError;
@@ -53,7 +53,7 @@ pub(super) struct Filter {
     /// `is_blind` was set, and is no longer: addresses may be closed that are to be open.
     sees_again: bool,
     /// What the table held at the last look before policies were known.
-    held: Option<Held>,
+    held: Option<TableContent>,
 }
 
 impl Filter {
@@ -221,13 +221,13 @@ impl Filter {
             return self.close_all(shared);
         }
         pods::wake(&mut self.table)?;
-        let now = Held::read(&mut self.table)?;
+        let now = TableContent::read(&mut self.table)?;
         let lost = self.held.as_ref().map(|held| held.lost(&now)).unwrap_or_default();
         if lost.others {
             return self.close_all(shared);
         }
         self.held = Some(now);
-        if lost == Lost::default() {
+        if lost == Loss::default() {
             return Ok(0);
         }
         let is_lost = |address: &IpAddr| lost.addresses.contains(address);
@@ -265,7 +265,7 @@ impl Filter {
         if !links.is_empty() {
             pods::close_links(&mut self.table, &links)?;
         }
-        self.held = Some(Held::read(&mut self.table)?);
+        self.held = Some(TableContent::read(&mut self.table)?);
         Ok(addresses.len() + links.len())
     }
 

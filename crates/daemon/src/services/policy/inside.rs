@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use firewall::FirewallError;
-use firewall::pods::{self, Dropped, PodsTable};
+use firewall::pods::{self, DroppedPackets, PodsTable};
 use kernel::living::{Census, Noted};
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
@@ -226,7 +226,7 @@ fn close_open(table: &mut PodsTable, container: &Container) -> Result<bool, Fire
 }
 
 /// Returns how many packets were dropped in a container's namespace; `None` if that cannot be read.
-pub(super) fn dropped(container: &Container) -> Option<Dropped> {
+pub(super) fn dropped(container: &Container) -> Option<DroppedPackets> {
     with_table(&container.noted, &Census::new(), PodsTable::dropped).ok().flatten()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firewall::FirewallError;
-use firewall::pods::{Dropped, Logging, NO_LOG, PodsTable, can_log};
+use firewall::pods::{DroppedPackets, Logging, NO_LOG, PodsTable, can_log};
 use kernel::nflog::{NflogSocket, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -42,13 +42,13 @@ pub(super) struct Counters(Arc<Mutex<Option<PodsTable>>>);
 
 impl Counters {
     /// Returns how many packets were dropped; `None` if that cannot be read.
-    pub(super) fn dropped(&self) -> Option<Dropped> {
+    pub(super) fn dropped(&self) -> Option<DroppedPackets> {
         self.ask(PodsTable::dropped)
     }
 
     /// Returns the counters; `None` if they cannot be read, such as without a table.
     pub(super) fn counted(&self) -> Option<DropCounts> {
-        let (exists, Dropped { incoming, outgoing, revived }) =
+        let (exists, DroppedPackets { incoming, outgoing, revived }) =
             self.ask(|table| Ok((table.exists()?, table.dropped()?)))?;
         exists.then_some(DropCounts { ingress: incoming, egress: outgoing, reset: revived })
     }

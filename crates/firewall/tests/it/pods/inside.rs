@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use expect_test::expect;
-use firewall::pods::{self, Dropped, PodsTable};
+use firewall::pods::{self, DroppedPackets, PodsTable};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::netns::Netns;
 use kernel::route::IpFamily;
@@ -311,7 +311,7 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
         let first = &mut ends[usize::from(!client_is_first)];
         let said = first.write_all(b"?").and_then(|()| first.read_exact(&mut [0; 1]));
         said.unwrap_err();
-        let Dropped { incoming, revived, .. } = macvlans.table.dropped().unwrap();
+        let DroppedPackets { incoming, revived, .. } = macvlans.table.dropped().unwrap();
         assert!(if client_is_first { 0 < incoming } else { 0 < revived }, "{incoming} {revived}");
     }
 }

@@ -14,7 +14,7 @@ use testkit::probe::Ends;
 use super::clusters::support::{namespace, network, node, pod};
 use super::clusters::{NODE, of_pod};
 use super::cost::{addresses, many};
-use super::lab::{OWN, PodLab, Where};
+use super::lab::{OWN, PodLab, Site};
 
 const TURNS: usize = 9;
 /// How many slices a turn has.
@@ -125,7 +125,7 @@ fn first_packets(lab: &mut PodLab, count: u32) -> Duration {
     let ends = Ends { source: of_pod(1)[0], destination: of_pod(2)[0] };
     let packets: Vec<_> =
         (0..count).map(|number| ends.udp(u16::try_from(1024 + number).unwrap(), PORT)).collect();
-    let station = lab.station(Where::Pod(1));
+    let station = lab.station(Site::Pod(1));
     let begin = on_processor();
     packets.iter().for_each(|packet| station.send(packet));
     on_processor() - begin
@@ -246,6 +246,9 @@ fn what_policies_cost_packets() {
     }
     // Nothing was dropped.
     for kind in &mut kinds {
-        assert_eq!(kind.lab.table.dropped().unwrap(), netwright_firewall::pods::Dropped::default());
+        assert_eq!(
+            kind.lab.table.dropped().unwrap(),
+            netwright_firewall::pods::DroppedPackets::default()
+        );
     }
 }
