@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Command};
 use jiff::Timestamp;
 use routing::Block;
 use routing::routing::{Phase, Target};
-use routing::show::{Explained, PeerState, Row, Table};
+use routing::show::{Explanation, PeerState, Row, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -272,7 +272,7 @@ fn line(row: &Row) -> [String; 6] {
     ]
 }
 
-fn explained(explained: &Explained) -> String {
+fn explained(explained: &Explanation) -> String {
     let mut text: String = explained
         .sentences
         .iter()

@@ -64,14 +64,14 @@ use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL, TABLE_MAIN};
 use routing::blocks::Records;
-use routing::cluster::{Event, News, Seen};
+use routing::cluster::{Event, News, NodeRecord};
 use routing::document::Document;
-use routing::earlier::Earlier;
+use routing::earlier::EarlierPrefixes;
 use routing::object::Key;
-use routing::plan::{Change, ForeignRoute, Observed};
+use routing::plan::{Change, ForeignRoute, ObservedObjects};
 use routing::render;
-use routing::routing::Leaving;
-use routing::settings::{Backend, Found, LinkName, Own, Paths, TakenOver, Tunnels};
+use routing::routing::LeaveMode;
+use routing::settings::{Backend, ExistingTunnel, LinkName, NodeFacts, OwnNode, Paths, Tunnels};
 use routing::{
     Family, MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap,
     settings,
@@ -180,24 +180,24 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
             }
-            true => Leaving::ToFlannel,
-            false => Leaving::Clean,
+            true => LeaveMode::ToFlannel,
+            false => LeaveMode::Clean,
         };
         let forget = || match (config.source.0, &of_etcd) {
             (RoutingSource::Kubernetes, _) => {
                 let mut annotations = vec![annotation::KEY.to_owned()];
-                if let (Some(of_flannel), Leaving::Clean) = (&settings.flannel, leaving) {
+                if let (Some(of_flannel), LeaveMode::Clean) = (&settings.flannel, leaving) {
                     annotations.extend(flannel::annotations::written(of_flannel));
                 }
                 cluster_nodes::forget(config.kubeconfig.as_deref(), &node, &annotations)
             }
-            (RoutingSource::Etcd, Some(of_etcd)) if leaving == Leaving::Clean => {
+            (RoutingSource::Etcd, Some(of_etcd)) if leaving == LeaveMode::Clean => {
                 own_lease::forget(config, &settings, &node, &of_etcd.windows)
             }
             _ => Ok(()),
         };
         let roots = process.roots();
-        if leaving == Leaving::Clean && !invocation.more.get_flag(FORCE) {
+        if leaving == LeaveMode::Clean && !invocation.more.get_flag(FORCE) {
             leave::refuse_attached(&config.network, &roots)?;
         }
         return leave::leave(&settings, &node, leaving, &disk, &published, &roots, forget);
@@ -367,13 +367,13 @@ struct Service {
     /// This node, as its source says.
     of_source: Result<SourceNode, String>,
     /// This node's tunnels, once they are known: other nodes reach it by them.
-    tunnels: PerFamily<Option<TakenOver>>,
+    tunnels: PerFamily<Option<ExistingTunnel>>,
     /// The hardware addresses of its tunnels, as the disk has them.
     recorded: PerFamily<Option<MacAddr>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
     /// Those that this node had before.
-    earlier: Earlier,
+    earlier: EarlierPrefixes,
     disk: Disk,
     published: NetworkFiles,
     /// Configurations that runtimes take before ours, in sentences.
@@ -472,7 +472,7 @@ impl Service {
             tunnels: PerFamily::default(),
             recorded: PerFamily::default(),
             prefixes: Vec::new(),
-            earlier: Earlier::default(),
+            earlier: EarlierPrefixes::default(),
             disk: Disk::new(&folder),
             published,
             before_ours: Vec::new(),
@@ -658,7 +658,7 @@ impl Service {
 
     /// Takes a list of nodes. One that cannot be read changes nothing: the last one counts. Returns
     /// whether this node is another now, or the list is the first.
-    fn take_list(&mut self, read: Result<Vec<Seen>, String>) -> bool {
+    fn take_list(&mut self, read: Result<Vec<NodeRecord>, String>) -> bool {
         let before = self.of_source.clone();
         let was_listed = self.shared.routing().cluster().listed();
         let event = match read {
@@ -947,7 +947,7 @@ impl Service {
     }
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
-    fn find_own(&mut self, host: &Host) -> Result<Own, String> {
+    fn find_own(&mut self, host: &Host) -> Result<OwnNode, String> {
         let node = self.of_source.clone()?;
         let unused = node.unused.iter().map(|prefix| {
             let family = Family::of_prefix(*prefix);
@@ -964,7 +964,7 @@ impl Service {
     }
 
     /// Finds out what this node is, if its source says this; without what is kept.
-    fn own_of(&mut self, node: &SourceNode, host: &Host) -> Result<Own, String> {
+    fn own_of(&mut self, node: &SourceNode, host: &Host) -> Result<OwnNode, String> {
         let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
         // A configuration of flanneld's is for all nodes.
         let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
@@ -995,7 +995,7 @@ impl Service {
         if let Some(is_wrong) = is_wrong {
             return Err(is_wrong);
         }
-        let found = Found {
+        let found = NodeFacts {
             name: self.node.clone(),
             uid: node.uid.clone(),
             prefixes: node.prefixes.clone(),
@@ -1004,12 +1004,12 @@ impl Service {
             uplinks,
             taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
         };
-        let own = Own::new(&self.settings, found);
+        let own = OwnNode::new(&self.settings, found);
         for family in Family::ALL {
             let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
             if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
                 let name = own.tunnels.get(family).clone();
-                *self.tunnels.get_mut(family) = Some(TakenOver { name, mac: Some(mac) });
+                *self.tunnels.get_mut(family) = Some(ExistingTunnel { name, mac: Some(mac) });
             }
         }
         Ok(own)
@@ -1036,7 +1036,12 @@ impl Service {
     }
 
     /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
-    fn tunnel_before(&self, node: &SourceNode, host: &Host, family: Family) -> Option<TakenOver> {
+    fn tunnel_before(
+        &self,
+        node: &SourceNode,
+        host: &Host,
+        family: Family,
+    ) -> Option<ExistingTunnel> {
         if let Some(known) = self.tunnels.get(family) {
             return Some(known.clone());
         }
@@ -1049,13 +1054,13 @@ impl Service {
             || settings::tunnel_name(&self.settings, family).into(),
             |there| there.name,
         );
-        Some(TakenOver { name, mac })
+        Some(ExistingTunnel { name, mac })
     }
 
     /// Says why nothing may be programmed on this host: before anything is programmed, a range of
     /// pods must not overlap one that the host uses. A space may be newer than the other ranges, so
     /// it is checked by itself.
-    fn overlap(&self, host: &Host, observed: &Observed) -> Option<String> {
+    fn overlap(&self, host: &Host, observed: &ObservedObjects) -> Option<String> {
         let objects = observed.objects();
         let is_empty = objects.keys().all(Key::is_filter);
         let is_new = |range: &&IpNet| {
@@ -1091,7 +1096,7 @@ impl Service {
     }
 
     /// Returns what this node's Node publishes to other nodes: to those of ours, and to flannelds.
-    fn annotations(&self, own: &Own) -> BTreeMap<String, String> {
+    fn annotations(&self, own: &OwnNode) -> BTreeMap<String, String> {
         if self.settings.standby {
             return BTreeMap::new();
         }
@@ -1106,7 +1111,7 @@ impl Service {
     }
 
     /// Passes to routing what this node is, or why it is not known yet.
-    fn take_found(&mut self, own: Result<Own, String>) {
+    fn take_found(&mut self, own: Result<OwnNode, String>) {
         let now = self.clock.now();
         let mut routing = self.shared.routing();
         let waits_for = routing.waits_for().map(str::to_owned);
@@ -1636,7 +1641,7 @@ fn is_in(prefix: IpNet, mut others: impl Iterator<Item = IpNet>) -> bool {
 }
 
 /// Reports whether a link has the name of one of this node's tunnels or uplinks.
-fn own_name(own: &Own, name: &str) -> bool {
+fn own_name(own: &OwnNode, name: &str) -> bool {
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     uplinks
         .map(|uplink| &uplink.name)

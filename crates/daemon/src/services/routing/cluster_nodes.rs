@@ -18,7 +18,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::watcher;
 use routing::Settings;
-use routing::cluster::Seen;
+use routing::cluster::NodeRecord;
 use routing::condition::Condition;
 use routing::kubernetes::{NodeFields, is_ours, prefixes, read};
 use serde_json::json;
@@ -68,7 +68,7 @@ pub(super) struct NodeReport {
     /// Its prefixes, even if it has not published yet how it is reached.
     pub(super) prefixes: Vec<IpNet>,
     /// The Node as a peer.
-    pub(super) seen: Seen,
+    pub(super) seen: NodeRecord,
     /// Its fields, if it is this node's.
     pub(super) own: Option<Box<NodeFields>>,
 }

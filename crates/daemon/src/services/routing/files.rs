@@ -11,8 +11,8 @@ use routing::document::{self, Document};
 use routing::flannel::kept;
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
-use routing::render::{self, Attach, NetworkConfig, Policy};
-use routing::routing::Leaving;
+use routing::render::{self, AttachMode, NetworkConfig, Policy};
+use routing::routing::LeaveMode;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
 
@@ -199,11 +199,11 @@ impl NetworkFiles {
                 name: self.network.clone(),
                 attach: match self.attach {
                     // Network policy judges what is routed; a bridge needs `br_netfilter` for it.
-                    config::AttachMode::Auto if self.policy.is_some() => Attach::Ptp,
+                    config::AttachMode::Auto if self.policy.is_some() => AttachMode::Ptp,
                     config::AttachMode::Auto | config::AttachMode::Bridge => {
-                        Attach::Bridge(Self::bridges().swap_remove(self.bridge))
+                        AttachMode::Bridge(Self::bridges().swap_remove(self.bridge))
                     }
-                    config::AttachMode::Ptp => Attach::Ptp,
+                    config::AttachMode::Ptp => AttachMode::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
                 mtu,
@@ -277,9 +277,9 @@ impl NetworkFiles {
     }
 
     /// Removes the files; `subnet.env` is flanneld's again if that is on this node.
-    pub(super) fn remove(&self, leaving: Leaving) -> Result<Vec<PathBuf>, FileError> {
+    pub(super) fn remove(&self, leaving: LeaveMode) -> Result<Vec<PathBuf>, FileError> {
         let mut removed = Vec::new();
-        let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == Leaving::Clean);
+        let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == LeaveMode::Clean);
         // In the reverse order: from now on no pod is to start.
         for path in self.conflist.iter().chain(subnet_env) {
             if state::withdraw(path)? {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use routing::kubernetes::{self, ADDRESSES, NodeFields, POD_CIDRS};
 use routing::node::Node;
-use routing::refused::Refused;
+use routing::refused::Refusal;
 use routing::{Family, MacAddr, PerFamily, Settings, annotation, flannel};
 
 /// What the source says of this node.
@@ -86,7 +86,7 @@ impl SourceNode {
     /// Why it has no prefix, in a sentence.
     pub(super) fn of_fields(fields: &NodeFields, settings: &Settings) -> Result<Self, String> {
         let name = &fields.name;
-        let wrong = |refused: Refused| {
+        let wrong = |refused: Refusal| {
             format!("Node {name}, which is this one: {}: {}", refused.key, refused.cause)
         };
         let prefixes = kubernetes::used_prefixes(fields, settings).map_err(wrong)?;

@@ -13,7 +13,7 @@ use kernel::route::RouteSocket;
 use routing::cluster::Event;
 use routing::flannel::leases::{Lease, Windows};
 use routing::flannel::{self, subnet_env::SubnetEnv};
-use routing::settings::Own;
+use routing::settings::OwnNode;
 use routing::{Family, PerFamily, Routing, Settings};
 
 use super::super::Stop;
@@ -402,7 +402,7 @@ impl Service {
                 if self.settings.standby {
                     self.health.needs(LEASE, Ok(()));
                 } else if let Ok(own) = self.own_of(&node, host) {
-                    self.wish_lease(&own, Some(&lease), host);
+                    self.set_desired_lease(&own, Some(&lease), host);
                 }
                 self.of_source = Ok(node);
             }
@@ -414,7 +414,7 @@ impl Service {
                 }
                 let node = SourceNode::of_lease(prefixes, &[], &addresses, before.as_ref());
                 match self.own_of(&node, host) {
-                    Ok(own) => self.wish_lease(&own, None, host),
+                    Ok(own) => self.set_desired_lease(&own, None, host),
                     Err(why) if before.is_none() => self.of_source = Err(why),
                     Err(_) => {}
                 }
@@ -443,7 +443,7 @@ impl Service {
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
-    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>, host: &Host) {
+    fn set_desired_lease(&mut self, own: &OwnNode, there: Option<&Lease>, host: &Host) {
         let (Source::Etcd(source), Some(of_flannel)) = (&mut self.source, &self.settings.flannel)
         else {
             return;

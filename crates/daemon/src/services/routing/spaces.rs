@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::watcher;
-use routing::blocks::{Block, Event, Holder, Records, Shown};
+use routing::blocks::{Block, BlockState, Event, Holder, Records};
 use tokio::sync::Notify;
 
 use super::super::Stop;
@@ -319,7 +319,7 @@ impl<'r> Reader<'r> {
                         continue;
                     };
                     self.known.borrow_mut().insert(entry.key.name.clone(), block.clone());
-                    shown.push((block, Shown::Unreadable(why)));
+                    shown.push((block, BlockState::Unreadable(why)));
                 }
             }
         }
@@ -335,14 +335,16 @@ impl<'r> Reader<'r> {
         match self.read(entry) {
             Ok((block, is)) => {
                 shown.extend(
-                    before.filter(|before| *before != block).map(|before| (before, Shown::Nobody)),
+                    before
+                        .filter(|before| *before != block)
+                        .map(|before| (before, BlockState::Nobody)),
                 );
                 self.known.borrow_mut().insert(name.clone(), block.clone());
                 shown.push((block, is));
             }
             Err(why) => {
                 let block = before.or_else(|| self.named(&entry.key));
-                shown.extend(block.map(|block| (block, Shown::Unreadable(why))));
+                shown.extend(block.map(|block| (block, BlockState::Unreadable(why))));
             }
         }
         Event::Changed(shown)
@@ -351,10 +353,10 @@ impl<'r> Reader<'r> {
     /// Takes note that a record is gone.
     fn gone(&self, entry: Option<&Entry>) -> Event {
         let block = entry.and_then(|entry| self.known.borrow_mut().remove(&entry.key.name));
-        Event::Changed(block.map(|block| (block, Shown::Nobody)).into_iter().collect())
+        Event::Changed(block.map(|block| (block, BlockState::Nobody)).into_iter().collect())
     }
 
-    fn read(&self, entry: &Entry) -> Result<(Block, Shown), String> {
+    fn read(&self, entry: &Entry) -> Result<(Block, BlockState), String> {
         let wrong = || format!("{} is not a valid record", entry.key);
         match self.kind {
             Kind::Sticky => read_kept(&self.records.space, entry).ok_or_else(wrong),
@@ -375,18 +377,22 @@ impl<'r> Reader<'r> {
     }
 }
 
-fn read_block(block: Block, entry: &Entry) -> Option<(Block, Shown)> {
+fn read_block(block: Block, entry: &Entry) -> Option<(Block, BlockState)> {
     let record: BlockRecord = record::read(&entry.value)?;
     let is_of_block = (&record.space, record.block) == (&block.space, block.prefix)
         && block.prefix.trunc() == block.prefix;
     let BlockRecord { node, addresses, .. } = record;
-    let shown = if node.is_empty() { Shown::Nobody } else { Shown::By(Holder { node, addresses }) };
+    let shown = if node.is_empty() {
+        BlockState::Nobody
+    } else {
+        BlockState::By(Holder { node, addresses })
+    };
     is_of_block.then_some((block, shown))
 }
 
 /// Reads the record of an address that a pod keeps. While the pod does not run, no node has the
 /// address: the node that holds the block answers for it.
-fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
+fn read_kept(space: &str, entry: &Entry) -> Option<(Block, BlockState)> {
     let record: StickyRecord = record::read(&entry.value)?;
     if record.space != space {
         return None;
@@ -394,8 +400,8 @@ fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
     let prefix = IpNet::from(record.address?);
     let StickyRecord { node, addresses, holder, .. } = record;
     let shown = match holder {
-        Some(_) if !node.is_empty() => Shown::By(Holder { node, addresses }),
-        _ => Shown::Nobody,
+        Some(_) if !node.is_empty() => BlockState::By(Holder { node, addresses }),
+        _ => BlockState::Nobody,
     };
     Some((Block { prefix, space: space.to_owned(), kept: true }, shown))
 }
@@ -414,10 +420,10 @@ mod tests {
     /// Says which node has what, in lines.
     fn lines(event: Event) -> Vec<String> {
         let (Event::Listed(_, all) | Event::Changed(all)) = event else { panic!("{event:?}") };
-        let line = |(block, shown): (Block, Shown)| match shown {
-            Shown::By(holder) => format!("{block} {} {:?}", holder.node, holder.addresses),
-            Shown::Nobody => format!("{block} nobody"),
-            Shown::Unreadable(why) => format!("{block}: {why}"),
+        let line = |(block, shown): (Block, BlockState)| match shown {
+            BlockState::By(holder) => format!("{block} {} {:?}", holder.node, holder.addresses),
+            BlockState::Nobody => format!("{block} nobody"),
+            BlockState::Unreadable(why) => format!("{block}: {why}"),
         };
         all.into_iter().map(line).collect()
     }
