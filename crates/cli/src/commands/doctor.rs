@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answers, Diagnosis, Explained, Ignore, Look};
+use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
 use kernel::netns::{Netns, within};
 use scene::{Container, Scene};
 
@@ -173,7 +173,7 @@ fn judge(
     };
     let mut diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
     let unknown = unknown.filter(|one| !ignore.iter().any(|ignore| ignore.is_of(one)));
-    let alone = |finding| Explained { finding, explains: Vec::new() };
+    let alone = |finding| RootCause { finding, explains: Vec::new() };
     diagnosis.causes.extend(unknown.map(alone));
     Ok(LookOutcome { scene, answers, diagnosis, only, took: began.elapsed() })
 }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(exit_code(&noted, true), 0);
         // `--watch` reports it all the same.
         assert_ne!(watch::summary(&noted), watch::summary(&Diagnosis::default()));
-        let causes = vec![Explained { finding, explains: Vec::new() }];
+        let causes = vec![RootCause { finding, explains: Vec::new() }];
         let unknown = Diagnosis { causes, ..Diagnosis::default() };
         assert_eq!(exit_code(&unknown, false), EXIT_ENVIRONMENT);
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use diagnose::filter::{Carries, End, Layer, Packet, Port, State, walk};
+use diagnose::filter::{End, Layer, Packet, Payload, Port, State, walk};
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{ChainInfo, HookPoint, NftSocket, RuleInfo};
@@ -149,8 +149,8 @@ impl Judge {
         let outer: Vec<&LinkEnd> = ways.flat_map(|(_, ways)| ways).collect();
         let (from, to) = (Port::High, Port::Any);
         let carried = [
-            Carries::Tcp { source: from, destination: to },
-            Carries::Udp { source: from, destination: to },
+            Payload::Tcp { source: from, destination: to },
+            Payload::Udp { source: from, destination: to },
         ];
         carried.iter().all(|carries| {
             self.inner.iter().all(|inner| {
@@ -174,7 +174,7 @@ fn is_cut(host: &Namespace, first: &Packet, inner: &LinkEnd, outer: &LinkEnd) ->
 }
 
 /// The first packet of a connection to anywhere. Other hooks may mark it or translate its source.
-fn first(source: IpNet, carries: Carries) -> Packet {
+fn first(source: IpNet, carries: Payload) -> Packet {
     let anywhere: IpAddr = match source.addr() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -64,14 +64,14 @@ pub(super) fn read(path: &Path) -> Result<(Scene, Answers), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnose::{Answer, Asked, Question};
+    use diagnose::{Answer, Probe, Question};
 
     #[test]
     fn a_bundle_is_read_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.json");
         let scene = Scene { node: "node1".to_owned(), ..Scene::default() };
-        let asked = Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+        let asked = Probe::Echo { to: "192.0.2.1".parse().unwrap() };
         let question = Question { from: Some("c1".to_owned()), asked };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
         write(&path, &scene, &answers).unwrap();

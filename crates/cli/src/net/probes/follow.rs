@@ -23,7 +23,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use diagnose::{Answer, Asked, Question};
+use diagnose::{Answer, Probe, Question};
 use kernel::echo::{self, Echo};
 use kernel::netns::{Netns, within};
 use kernel::nft::trace::{Flow, FlowTrace};
@@ -172,7 +172,7 @@ enum FollowOutcome {
 /// some of those that were refused, perhaps on this node.
 fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<FollowedProbe<'s>> {
     let mut probes: Vec<FollowedProbe<'s>> = Vec::new();
-    let mut taken: Vec<&Asked> = Vec::new();
+    let mut taken: Vec<&Probe> = Vec::new();
     let of = |is_meant: fn(&Answer) -> bool| {
         all.iter().enumerate().filter(move |(_, (_, answer))| is_meant(answer))
     };
@@ -212,9 +212,9 @@ fn prepare<'s>(
         None => None,
     };
     let to = match &question.asked {
-        Asked::Echo { to } => SocketAddr::new(*to, 0),
-        Asked::Connect { to } => *to,
-        Asked::Name { server } => SocketAddr::new(*server, dns::PORT),
+        Probe::Echo { to } => SocketAddr::new(*to, 0),
+        Probe::Connect { to } => *to,
+        Probe::Name { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };
     let make = || sockets::packet(&question.asked, to, order);

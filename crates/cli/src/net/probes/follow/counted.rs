@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use diagnose::routes::{Routed, look_up};
+use diagnose::routes::{RouteDecision, look_up};
 use diagnose::{Answer, Hop};
 use kernel::conntrack::{ConntrackSocket, Flow as TrackedFlow, FlowFilter};
 use kernel::netns::{Netns, within};
@@ -435,7 +435,7 @@ impl PlaceCounts<'_> {
         flows.iter().any(|flow| {
             let to = if back { flow.source } else { flow.destination };
             let by = match look_up(self.namespace, None, to, None, Some(0)) {
-                Routed::By { via: Some(via), .. } => via,
+                RouteDecision::By { via: Some(via), .. } => via,
                 _ => to,
             };
             self.silent.contains(&by)
