@@ -135,7 +135,7 @@ pub(crate) struct Bench<'a> {
 }
 
 /// An attachment, and how long it took.
-pub(crate) struct Attached {
+pub(crate) struct Attachment {
     pub(crate) took: Duration,
     result: Box<RawValue>,
     port: u16,
@@ -228,7 +228,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs in the lab.
-    pub(crate) fn add_here(&self, container: &Container, port: u16) -> Result<Attached, String> {
+    pub(crate) fn add_here(&self, container: &Container, port: u16) -> Result<Attachment, String> {
         let mut took = Duration::ZERO;
         let mut result: Option<Box<RawValue>> = None;
         for plugin in &self.plugins {
@@ -236,7 +236,7 @@ impl<'a> Bench<'a> {
             took += time;
             result = Some(serde_json::from_slice(&stdout).map_err(|error| error.to_string())?);
         }
-        Ok(Attached { took, result: result.ok_or("a chain is not empty")?, port })
+        Ok(Attachment { took, result: result.ok_or("a chain is not empty")?, port })
     }
 
     /// Runs in the lab. Every plugin is called; the first failure counts.
@@ -244,7 +244,7 @@ impl<'a> Bench<'a> {
         &self,
         verb: &str,
         container: &Container,
-        attached: &Attached,
+        attached: &Attachment,
     ) -> Result<Duration, String> {
         let mut took = Duration::ZERO;
         let mut failed = None;
@@ -263,7 +263,7 @@ impl<'a> Bench<'a> {
         failed.map_or(Ok(took), Err)
     }
 
-    pub(crate) fn add(&self, container: &Container, port: u16) -> Attached {
+    pub(crate) fn add(&self, container: &Container, port: u16) -> Attachment {
         self.lab.enter(|| self.add_here(container, port)).unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -271,12 +271,17 @@ impl<'a> Bench<'a> {
         &self,
         verb: &str,
         container: &Container,
-        attached: &Attached,
+        attached: &Attachment,
     ) -> Result<Duration, String> {
         self.lab.enter(|| self.again_here(verb, container, attached))
     }
 
-    pub(crate) fn again(&self, verb: &str, container: &Container, attached: &Attached) -> Duration {
+    pub(crate) fn again(
+        &self,
+        verb: &str,
+        container: &Container,
+        attached: &Attachment,
+    ) -> Duration {
         self.try_again(verb, container, attached).unwrap_or_else(|error| panic!("{error}"))
     }
 }

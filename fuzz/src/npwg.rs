@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netwright_node_api::Message;
 use netwright_node_api::multinet::{Answer, Request};
-use netwright_npwg::annotation::{self, Asked};
+use netwright_npwg::annotation::{self, PodRequest};
 use netwright_npwg::definition::Definition;
 use netwright_npwg::{Selection, device};
 
@@ -32,7 +32,7 @@ pub fn annotations(data: &[u8]) {
     let keys = [annotation::NETWORKS, annotation::DEFAULT_NETWORK, "networks"];
     for key in keys {
         let annotations = BTreeMap::from([(key.to_owned(), text.to_owned())]);
-        if let Err(error) = Asked::read(&annotations, "ns", "kube-system", "eth0") {
+        if let Err(error) = PodRequest::read(&annotations, "ns", "kube-system", "eth0") {
             assert!(!error.to_string().is_empty());
         }
     }

@@ -1,9 +1,9 @@
 //! The output of the kernel, of programs and of other daemons.
 
 use kernel::sysctl::Sysctl;
-use netwright_cnm::http::{HttpError, Incoming, Kind, Message};
-use netwright_firewall::Shared;
-use netwright_firewall::iptables::Observed;
+use netwright_cnm::http::{HttpError, IncomingMessage, Kind, Message};
+use netwright_firewall::SharedObject;
+use netwright_firewall::iptables::ObservedTable;
 use netwright_firewall::owner::Owner;
 
 /// Netlink: a datagram of messages, and every reader of links, addresses, routes, rules,
@@ -16,7 +16,7 @@ pub fn netlink(data: &[u8]) {
 /// The output of `iptables -S`.
 pub fn iptables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let observed = Observed::parse(&text);
+    let observed = ObservedTable::parse(&text);
     for (chain, rules) in observed.chains() {
         assert!(observed.has_chain(chain));
         assert!(rules.iter().all(|rule| observed.has_rule(chain, rule)));
@@ -31,8 +31,8 @@ pub fn owner_comment(data: &[u8]) {
     if owner != Owner::Foreign {
         assert_eq!(Owner::parse(&owner.to_string()), owner);
     }
-    if let Some(shared) = Shared::parse(text) {
-        assert_eq!(Shared::parse(&shared.object()).as_ref(), Some(&shared));
+    if let Some(shared) = SharedObject::parse(text) {
+        assert_eq!(SharedObject::parse(&shared.object()).as_ref(), Some(&shared));
         let _ = shared.elements();
     }
 }
@@ -62,7 +62,7 @@ pub fn http(data: &[u8]) {
 /// The messages of a connection that delivers this many bytes at a time, and the error that ended
 /// it.
 fn fed(kind: Kind, data: &[u8], size: usize) -> (Vec<Message>, Option<HttpError>) {
-    let mut incoming = Incoming::new(kind, 4096);
+    let mut incoming = IncomingMessage::new(kind, 4096);
     let mut messages = Vec::new();
     for piece in data.chunks(size) {
         let mut next = incoming.feed(piece);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::archive::{ArchiveError, gzip_document};
 use crate::deb::Package;
 use crate::examples;
-use crate::goods::{Built, SYMBOLS, Texts};
+use crate::goods::{Build, SYMBOLS, Texts};
 use crate::oci::{Image, Platform};
 use crate::rpm::{self, Script};
 use crate::tree::{FILE, PROGRAM, Tree, TreeError};
@@ -39,12 +39,12 @@ Netwright, from this folder, as root:
 ";
 
 /// Returns the name of the archive, and of the folder that is in it.
-pub(crate) fn archive_name(texts: &Texts, built: &Built) -> String {
+pub(crate) fn archive_name(texts: &Texts, built: &Build) -> String {
     format!("netwright-{}-{}", texts.version, built.architecture.triple())
 }
 
 /// Returns what is in the archive.
-pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
+pub(crate) fn archive(texts: &Texts, built: &Build) -> Result<Tree, TreeError> {
     let mut tree = Tree::default();
     for program in &built.programs {
         tree.file(&format!("bin/{}", program.name), PROGRAM, program.bytes.clone())?;
@@ -76,7 +76,7 @@ pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
 }
 
 /// Returns the executables' debug symbols, if they were separated from them.
-pub(crate) fn symbols(built: &Built) -> Result<Tree, TreeError> {
+pub(crate) fn symbols(built: &Build) -> Result<Tree, TreeError> {
     let mut tree = Tree::default();
     for program in &built.programs {
         if let Some(symbols) = &program.symbols {
@@ -110,7 +110,7 @@ pub(crate) fn manifests(texts: &Texts) -> Vec<u8> {
 const KUSTOMIZATION: &str = "kustomization.yaml";
 
 /// Returns Debian's packages.
-pub(crate) fn debian(texts: &Texts, built: &Built) -> Result<[Package; 2], ArchiveError> {
+pub(crate) fn debian(texts: &Texts, built: &Build) -> Result<[Package; 2], ArchiveError> {
     Ok([netwright(texts, built)?, plugins(texts, built)?])
 }
 
@@ -124,7 +124,7 @@ and the agent, which is off until `netwright setup`, or until
 The package netwright-cni-plugins gives container runtimes its CNI plugins.";
 
 /// The executables, which do nothing until they are asked to.
-fn netwright(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
+fn netwright(texts: &Texts, built: &Build) -> Result<Package, ArchiveError> {
     let mut tree = installed(texts, built, DEBIANS_ZSH)?;
     let (fields, scripts) = debians(texts, "netwright", &mut tree)?;
     Ok(Package {
@@ -140,7 +140,7 @@ fn netwright(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
 }
 
 /// Returns what a package of the executables has, of Debian's or rpm's.
-fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveError> {
+fn installed(texts: &Texts, built: &Build, zsh: &str) -> Result<Tree, ArchiveError> {
     let mut tree = Tree::default();
     for program in &built.programs {
         tree.file(&format!("{PROGRAMS}/{}", program.name), PROGRAM, program.bytes.clone())?;
@@ -180,7 +180,7 @@ fn configurations(texts: &Texts) -> BTreeMap<String, String> {
 
 /// The plugins where runtimes look: the package's scripts make links there. The package does not
 /// own these, since other packages have files of the same names.
-fn plugins(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
+fn plugins(texts: &Texts, built: &Build) -> Result<Package, ArchiveError> {
     let mut tree = Tree::default();
     let (fields, scripts) = debians(texts, "netwright-cni-plugins", &mut tree)?;
     Ok(Package {
@@ -202,7 +202,7 @@ Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in
 package is removed. No call of a runtime fails meanwhile.";
 
 /// Returns packages of rpm.
-pub(crate) fn rpms(texts: &Texts, built: &Built) -> Result<[rpm::Package; 2], ArchiveError> {
+pub(crate) fn rpms(texts: &Texts, built: &Build) -> Result<[rpm::Package; 2], ArchiveError> {
     let mut tree = installed(texts, built, RPMS_ZSH)?;
     tree.file("usr/share/licenses/netwright/LICENSE", FILE, texts.licence.clone())?;
     let mut plugins = Tree::default();
@@ -305,8 +305,8 @@ fn debian_version(texts: &Texts) -> String {
 }
 
 /// Returns the image.
-pub(crate) fn image(texts: &Texts, built: &[Built]) -> Result<Image, TreeError> {
-    let platform = |built: &Built| -> Result<Platform, TreeError> {
+pub(crate) fn image(texts: &Texts, built: &[Build]) -> Result<Image, TreeError> {
+    let platform = |built: &Build| -> Result<Platform, TreeError> {
         let (mut programs, mut papers) = (Tree::default(), Tree::default());
         for program in &built.programs {
             let path = format!("{IMAGE_PROGRAMS}/{}", program.name);

@@ -102,7 +102,7 @@ pub(crate) struct Texts {
 
 /// What one architecture has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Built {
+pub(crate) struct Build {
     pub(crate) architecture: Architecture,
     pub(crate) programs: Vec<Program>,
     /// The licences of what is linked into them.
@@ -167,7 +167,7 @@ impl Texts {
     }
 }
 
-impl Built {
+impl Build {
     /// Reads what was built for an architecture. `sources` are folders with the sources of crates,
     /// each in a folder named after it and its version.
     pub(crate) fn read(
@@ -190,7 +190,7 @@ impl Built {
             let symbols = if symbols.exists() { Some(read(&symbols)?) } else { None };
             programs.push(Program { name, bytes, bill, symbols });
         }
-        Ok(Built { architecture, programs, third_party: licences.text().into_bytes() })
+        Ok(Build { architecture, programs, third_party: licences.text().into_bytes() })
     }
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn folder(top: &Path) -> Result<BTreeMap<String, Vec<u8>>, GoodsError
 pub(crate) mod tests {
     use std::path::Path;
 
-    use super::{Architecture, Built, GoodsError, Program, Texts, machine_of};
+    use super::{Architecture, Build, GoodsError, Program, Texts, machine_of};
 
     /// The checkout's own texts.
     pub(crate) fn texts() -> Texts {
@@ -249,7 +249,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    pub(crate) fn built(architecture: Architecture) -> Built {
+    pub(crate) fn built(architecture: Architecture) -> Build {
         let program = |name| Program {
             name,
             bytes: executable(architecture),
@@ -257,7 +257,7 @@ pub(crate) mod tests {
             symbols: Some(format!("symbols of {name}").into_bytes()),
         };
         let programs = super::PROGRAMS.map(program).to_vec();
-        Built { architecture, programs, third_party: b"their licences\n".to_vec() }
+        Build { architecture, programs, third_party: b"their licences\n".to_vec() }
     }
 
     #[test]
@@ -286,11 +286,11 @@ pub(crate) mod tests {
         assert_eq!(machine_of(&other), Some(183));
         assert_eq!(machine_of(b"#!/bin/sh\n"), None);
         std::fs::write(dir.path().join("netwright"), other).unwrap();
-        let refused = Built::read(dir.path(), Architecture::X86_64, &[]).unwrap_err();
+        let refused = Build::read(dir.path(), Architecture::X86_64, &[]).unwrap_err();
         assert!(
             matches!(refused, GoodsError::Executable { wanted, .. } if wanted.starts_with("x86"))
         );
-        let refused = Built::read(dir.path(), Architecture::Aarch64, &[]).unwrap_err();
+        let refused = Build::read(dir.path(), Architecture::Aarch64, &[]).unwrap_err();
         assert!(matches!(refused, GoodsError::Read { .. }), "no bill of materials: {refused}");
     }
 }

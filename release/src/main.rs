@@ -44,7 +44,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use goods::{Architecture, Built, Texts};
+use goods::{Architecture, Build, Texts};
 
 const HELP: &str = "\
 netwright-release make CHECKOUT INTO VERSION REVISION EPOCH TRIPLE=DIST… [SOURCES…]
@@ -87,7 +87,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-type Done = Result<(), Box<dyn Error>>;
+type Outcome = Result<(), Box<dyn Error>>;
 
 fn make(
     checkout: &Path,
@@ -96,7 +96,7 @@ fn make(
     revision: &str,
     epoch: &str,
     rest: &[&str],
-) -> Done {
+) -> Outcome {
     let texts = Texts::read(checkout, version, revision, epoch.parse()?)?;
     let sources: Vec<PathBuf> =
         rest.iter().filter(|word| !word.contains('=')).map(PathBuf::from).collect();
@@ -105,7 +105,7 @@ fn make(
         let mut known = Architecture::ALL.into_iter();
         let architecture = known.find(|architecture| architecture.triple() == triple);
         let architecture = architecture.ok_or_else(|| format!("{triple} is not released"))?;
-        built.push(Built::read(Path::new(dist), architecture, &sources)?);
+        built.push(Build::read(Path::new(dist), architecture, &sources)?);
     }
     if fs::read_dir(into).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} has something in it", into.display()).into());
@@ -125,7 +125,7 @@ fn make(
     Ok(())
 }
 
-fn compare(one: &Path, other: &Path) -> Done {
+fn compare(one: &Path, other: &Path) -> Outcome {
     let differences = compare::folders(&goods::folder(one)?, &goods::folder(other)?);
     if differences.is_empty() {
         println!("equal");
@@ -134,7 +134,7 @@ fn compare(one: &Path, other: &Path) -> Done {
     Err(differences.join("\n").into())
 }
 
-fn check(folder: &Path) -> Done {
+fn check(folder: &Path) -> Outcome {
     let files: BTreeMap<String, Vec<u8>> = goods::folder(folder)?;
     let list = files.get(compare::SUMS).ok_or_else(|| format!("no {}", compare::SUMS))?;
     let own = [compare::SUMS, SIGNATURE];

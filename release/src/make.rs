@@ -6,7 +6,7 @@ use crate::archive::{ArchiveError, Top, gzip, tar};
 use crate::changelog::{ChangelogError, section};
 use crate::compare::{IMAGE, SUMS};
 use crate::contents;
-use crate::goods::{Built, Texts};
+use crate::goods::{Build, Texts};
 use crate::hash;
 
 /// The name of the release notes.
@@ -32,7 +32,7 @@ pub(crate) enum MakeError {
 /// of Debian and rpm, the bills of materials; one image; the chart, and what it renders; the notes; the list of hashes.
 pub(crate) fn artefacts(
     texts: &Texts,
-    built: &[Built],
+    built: &[Build],
 ) -> Result<BTreeMap<String, Vec<u8>>, MakeError> {
     let mut all = BTreeMap::new();
     let failed = |name: &str| {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, NETWRIGHTD, SHIPPED};
-use crate::musl::{BETWEEN, CROSS_COMPILER, Linked, RUSTFLAGS};
+use crate::musl::{BETWEEN, CROSS_COMPILER, LinkSettings, RUSTFLAGS};
 use crate::run::{Program, exists, quiet, target_dir};
 use crate::{deb, reference, release};
 
@@ -72,7 +72,7 @@ pub(crate) fn check(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
         return Ok(Report::skipped(NAME, ONLY_FULL));
     }
-    if cfg!(target_arch = "aarch64") || Linked::cross(TARGET).is_ok() {
+    if cfg!(target_arch = "aarch64") || LinkSettings::cross(TARGET).is_ok() {
         return Ok(Report::check("a draft of a release has them".to_owned()));
     }
     for program in [EMULATOR, CROSS_COMPILER] {

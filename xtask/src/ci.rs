@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::musl::Linked;
+use crate::musl::LinkSettings;
 use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
-use crate::torture::{self, Tried};
+use crate::torture::{self, TortureRow};
 use crate::{
     arm64, book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec,
     suite, vm,
@@ -39,7 +39,7 @@ pub(crate) struct Report {
     /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
     /// What the fault injection tests tried.
-    pub(crate) tortures: Vec<Tried>,
+    pub(crate) tortures: Vec<TortureRow>,
     pub(crate) note: String,
 }
 
@@ -322,7 +322,7 @@ const LINT_DEADLINE: Duration = Duration::from_secs(2700);
 pub(crate) fn clippy() -> Result<Report, String> {
     let line =
         "nice -n 5 cargo clippy --workspace --all-targets --locked --keep-going -- --deny warnings";
-    let program = Linked::prepare()?.program(line);
+    let program = LinkSettings::prepare()?.program(line);
     program.deadline(LINT_DEADLINE).logged("clippy", quiet)?;
     Ok(Report::check(String::new()))
 }
@@ -334,7 +334,7 @@ fn docs(extent: Extent) -> Result<Report, String> {
         return Ok(Report::skipped("docs::rustdoc", ONLY_FULL));
     }
     let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
-    let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);
+    let program = LinkSettings::prepare()?.program(line).deadline(LINT_DEADLINE);
     program.variable("CARGO_ENCODED_RUSTDOCFLAGS", "--deny\u{1f}warnings").logged("docs", quiet)?;
     Ok(Report::check(String::new()))
 }

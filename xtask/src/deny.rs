@@ -60,7 +60,7 @@ fn has_advisories() -> bool {
 fn sources(file: &str, lock: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for package in packages(lock) {
-        let Locked { name, version, source, checksum } = package;
+        let LockedPackage { name, version, source, checksum } = package;
         match (source, checksum) {
             (None, _) if name.starts_with("netwright") || name == "xtask" => {}
             (None, _) => problems.push(format!("{file}: {name} {version} is a path, and not ours")),
@@ -76,7 +76,7 @@ fn sources(file: &str, lock: &str) -> Vec<String> {
 
 /// A package of a lock file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Locked<'l> {
+pub(crate) struct LockedPackage<'l> {
     pub(crate) name: &'l str,
     pub(crate) version: &'l str,
     pub(crate) source: Option<&'l str>,
@@ -84,7 +84,7 @@ pub(crate) struct Locked<'l> {
 }
 
 /// Lists the packages of a lock file.
-pub(crate) fn packages(lock: &str) -> impl Iterator<Item = Locked<'_>> {
+pub(crate) fn packages(lock: &str) -> impl Iterator<Item = LockedPackage<'_>> {
     lock.split("[[package]]").skip(1).filter_map(|block| {
         let field = |key: &str| {
             block
@@ -92,7 +92,7 @@ pub(crate) fn packages(lock: &str) -> impl Iterator<Item = Locked<'_>> {
                 .find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \"")?.strip_suffix('"'))
         };
         let (source, checksum) = (field("source"), field("checksum"));
-        Some(Locked { name: field("name")?, version: field("version")?, source, checksum })
+        Some(LockedPackage { name: field("name")?, version: field("version")?, source, checksum })
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ci::{Extent, Report};
 use crate::elf::{Elf, PT_INTERP};
-use crate::musl::Linked;
+use crate::musl::LinkSettings;
 use crate::run::{quiet, target_dir};
 use crate::skips::Skip;
 use crate::{remap, sbom, symbols};
@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(2700);
 
 /// An executable that is shipped.
 #[derive(Debug)]
-pub(crate) struct Shipped {
+pub(crate) struct ShippedExecutable {
     pub(crate) package: &'static str,
     pub(crate) name: &'static str,
     /// Its maximum size.
@@ -26,28 +26,28 @@ pub(crate) struct Shipped {
 /// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` was
 /// added, and has 7.9 MB without zbus and the tables for unwinding, and with code for size alone
 /// where speed does not matter.
-pub(crate) const NETWRIGHT: Shipped =
-    Shipped { package: "netwright", name: "netwright", most_bytes: 8_000_000 };
+pub(crate) const NETWRIGHT: ShippedExecutable =
+    ShippedExecutable { package: "netwright", name: "netwright", most_bytes: 8_000_000 };
 
 /// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB
 /// with a command line and a configuration, and 16.6 MB with routes and network policy.
-pub(crate) const NETWRIGHTD: Shipped =
-    Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 17_500_000 };
+pub(crate) const NETWRIGHTD: ShippedExecutable =
+    ShippedExecutable { package: "netwright-daemon", name: "netwrightd", most_bytes: 17_500_000 };
 
-pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
+pub(crate) const SHIPPED: [ShippedExecutable; 2] = [NETWRIGHT, NETWRIGHTD];
 
-impl Shipped {
+impl ShippedExecutable {
     /// Builds the static executable and copies it to `target/dist`, with its bill of materials and,
     /// in a file of their own, its symbols.
     ///
     /// Each package is built by itself: crate features that one of them needs must not get into the
     /// other.
     pub(crate) fn build(&self) -> Result<PathBuf, String> {
-        self.build_into(&Linked::prepare()?, &target_dir().join("dist"))
+        self.build_into(&LinkSettings::prepare()?, &target_dir().join("dist"))
     }
 
     /// Builds the static executable with this way of linking, and copies it to a folder.
-    pub(crate) fn build_into(&self, linked: &Linked, dist: &Path) -> Result<PathBuf, String> {
+    pub(crate) fn build_into(&self, linked: &LinkSettings, dist: &Path) -> Result<PathBuf, String> {
         // The build runs at a low priority: an emulated machine beside it that loses a processor
         // for a moment loses more than that moment.
         let line = format!(
@@ -69,7 +69,7 @@ impl Shipped {
 
     /// Where the tests' unoptimised build of the executable is.
     pub(crate) fn in_tests(&self) -> Result<PathBuf, String> {
-        Ok(Linked::prepare()?.target_dir().join("debug").join(self.name))
+        Ok(LinkSettings::prepare()?.target_dir().join("debug").join(self.name))
     }
 
     /// Checks that the built executable is static and small, and that neither it nor its symbols
@@ -117,7 +117,7 @@ pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
         println!("    SKIP {name}: {reason}");
         report.skips.push(Skip { name, reason });
     }
-    notes.push(Linked::prepare()?.about());
+    notes.push(LinkSettings::prepare()?.about());
     report.note = notes.join("; ");
     Ok(report)
 }

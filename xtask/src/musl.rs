@@ -97,13 +97,13 @@ pub(crate) enum Way {
 
 /// What cargo's commands need for this way of linking.
 #[derive(Debug)]
-pub(crate) struct Linked {
+pub(crate) struct LinkSettings {
     way: Way,
     triple: String,
     flags: Vec<String>,
 }
 
-impl Linked {
+impl LinkSettings {
     /// Chooses the way, checks for the linker, and compiles what musl lacks.
     pub(crate) fn prepare() -> Result<Self, String> {
         if !exists(LINKER) {
@@ -256,7 +256,7 @@ fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
 mod tests {
     use std::cmp::Ordering;
 
-    use super::{BETWEEN, LINKER, Linked, Way, flags, has_standard_library, host_triple};
+    use super::{BETWEEN, LINKER, LinkSettings, Way, flags, has_standard_library, host_triple};
 
     #[test]
     fn an_object_in_a_folder_with_a_space_is_one_flag() {
@@ -311,7 +311,7 @@ mod tests {
         let host = host_triple().unwrap();
         assert!(has_standard_library(&host).unwrap(), "this test is built with it");
         assert!(!has_standard_library("riscv64gc-unknown-linux-musl").unwrap());
-        let linked = Linked::prepare().unwrap();
+        let linked = LinkSettings::prepare().unwrap();
         let can = has_standard_library(&host.replace("-gnu", "-musl")).unwrap();
         assert_eq!(linked.way() == Way::Target, can);
         assert_eq!(linked.triple().ends_with("-musl"), can);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::ci::{Extent, ONLY_FULL, Report};
 use crate::executable::{NETWRIGHT, SHIPPED};
-use crate::musl::{Linked, Way};
+use crate::musl::{LinkSettings, Way};
 use crate::run::{Program, exists, quiet, root, shown, target_dir};
 use crate::{arm64, remap};
 
@@ -145,14 +145,14 @@ fn named(name: &str) -> Result<PathBuf, String> {
 fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     let facts = Facts::find()?;
     let mut lacks = facts.lacks();
-    let linked = Linked::prepare()?;
+    let linked = LinkSettings::prepare()?;
     if linked.way() == Way::Shim {
         lacks.push(format!("it is built without Rust's target for musl ({})", linked.about()));
     }
     let host = linked.triple().replace("-gnu", "-musl");
     let mut builds = vec![(host.as_str(), linked, "dist")];
     if host != arm64::TARGET {
-        match Linked::cross(arm64::TARGET) {
+        match LinkSettings::cross(arm64::TARGET) {
             Ok(linked) => builds.push((arm64::TARGET, linked, "dist-cross")),
             Err(why) => lacks.push(format!("there is nothing for {}: {why}", arm64::TARGET)),
         }

@@ -61,12 +61,12 @@ pub(crate) struct Program {
     words: Vec<String>,
     variables: Vec<(String, String)>,
     deadline: Duration,
-    silence: Option<(Duration, Show)>,
+    silence: Option<(Duration, LineFilter)>,
     appends: bool,
 }
 
 /// Chooses lines.
-type Show = fn(&str) -> bool;
+type LineFilter = fn(&str) -> bool;
 
 impl Program {
     /// A command line; words are split at spaces.
@@ -102,8 +102,8 @@ impl Program {
     }
 
     /// Ends the program when it has written no line that counts for this long
-    /// ([`Failed::is_silent`]).
-    pub(crate) fn silence(mut self, silence: Duration, counts: Show) -> Self {
+    /// ([`ProgramFailure::is_silent`]).
+    pub(crate) fn silence(mut self, silence: Duration, counts: LineFilter) -> Self {
         self.silence = Some((silence, counts));
         self
     }
@@ -146,8 +146,8 @@ impl Program {
         &self,
         log: &str,
         show: impl Fn(&str) -> bool,
-    ) -> Result<Vec<String>, Failed> {
-        let path = log_dir().map_err(Failed::message)?.join(format!("{log}.log"));
+    ) -> Result<Vec<String>, ProgramFailure> {
+        let path = log_dir().map_err(ProgramFailure::message)?.join(format!("{log}.log"));
         let run = || -> std::io::Result<(Vec<String>, ExitStatus, bool)> {
             let mut options = File::options();
             let mut file = options
@@ -208,9 +208,9 @@ impl Program {
                 };
                 let message =
                     format!("`{}` {failed}; its output is in {}", self.line(), shown(&path));
-                Err(Failed { message, lines, is_silent })
+                Err(ProgramFailure { message, lines, is_silent })
             }
-            Err(error) => Err(Failed::message(format!("{}: {error}", self.line()))),
+            Err(error) => Err(ProgramFailure::message(format!("{}: {error}", self.line()))),
         }
     }
 }
@@ -220,21 +220,21 @@ const TIMED_OUT: i32 = 124;
 
 /// A program failed.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct ProgramFailure {
     pub(crate) message: String,
     pub(crate) lines: Vec<String>,
     /// Whether it was ended because it wrote nothing ([`Program::silence`]).
     pub(crate) is_silent: bool,
 }
 
-impl Failed {
+impl ProgramFailure {
     pub(crate) fn message(message: String) -> Self {
         Self { message, lines: Vec::new(), is_silent: false }
     }
 }
 
-impl From<Failed> for String {
-    fn from(failed: Failed) -> Self {
+impl From<ProgramFailure> for String {
+    fn from(failed: ProgramFailure) -> Self {
         failed.message
     }
 }

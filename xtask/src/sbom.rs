@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::deny::packages;
-use crate::musl::{Linked, Way};
+use crate::musl::{LinkSettings, Way};
 use crate::run::{Program, root};
 
 /// The second half of the file's name.
@@ -37,7 +37,7 @@ struct Graph {
 }
 
 /// Writes an executable's bill of materials beside it.
-pub(crate) fn write(package: &str, executable: &Path, linked: &Linked) -> Result<(), String> {
+pub(crate) fn write(package: &str, executable: &Path, linked: &LinkSettings) -> Result<(), String> {
     let mut graph = crates_of(package, linked.triple())?;
     for component in toolchain(linked)? {
         let (root, purl) = (graph.root.clone(), component.purl.clone());
@@ -112,7 +112,7 @@ fn read(line: &str) -> Option<(usize, Component)> {
 }
 
 /// The components that the linker adds.
-fn toolchain(linked: &Linked) -> Result<Vec<Component>, String> {
+fn toolchain(linked: &LinkSettings) -> Result<Vec<Component>, String> {
     let version = |line: &str| Program::new(line).output().map(|text| text.trim().to_owned());
     let rust = version("rustc --version")?;
     let rust = rust.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn the_bills_of_what_ships_are_valid_and_whole() {
-        let linked = Linked::prepare().unwrap();
-        for crate::executable::Shipped { package, .. } in crate::executable::SHIPPED {
+        let linked = LinkSettings::prepare().unwrap();
+        for crate::executable::ShippedExecutable { package, .. } in crate::executable::SHIPPED {
             let mut graph = crates_of(package, linked.triple()).unwrap();
             let root = graph.components.get_mut(&graph.root).unwrap();
             assert_eq!(root.name, package);
@@ -333,7 +333,7 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let executable = dir.join("netwright");
         fs::write(&executable, "abc").unwrap();
-        let linked = Linked::prepare().unwrap();
+        let linked = LinkSettings::prepare().unwrap();
         write("netwright", &executable, &linked).unwrap();
         let bill = valid(&fs::read_to_string(dir.join("netwright.cdx.json")).unwrap());
         let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -346,7 +346,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    fn unwinder(linked: &Linked) -> &'static str {
+    fn unwinder(linked: &LinkSettings) -> &'static str {
         if linked.way() == Way::Target { "libunwind" } else { "libgcc" }
     }
 
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_toolchain_is_named() {
-        let linked = Linked::prepare().unwrap();
+        let linked = LinkSettings::prepare().unwrap();
         let Ok(parts) = toolchain(&linked) else { return };
         let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["rust-std", "musl", unwinder(&linked)]);

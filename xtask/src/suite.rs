@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::ci::{Extent, Report};
 use crate::matrix::read_log;
-use crate::musl::Linked;
-use crate::run::{Failed, Program, exists, log_dir, quiet, shown};
+use crate::musl::LinkSettings;
+use crate::run::{Program, ProgramFailure, exists, log_dir, quiet, shown};
 use crate::{ci, runtimes, skips, torture};
 
 /// How long all tests together may take, on a machine that is busy with other work; nextest ends a
@@ -52,7 +52,7 @@ pub(crate) fn build() -> Result<Report, String> {
     } else {
         "cargo test --workspace --locked --no-run"
     };
-    Linked::prepare()?.tests(line).deadline(DEADLINE).logged("build", quiet)?;
+    LinkSettings::prepare()?.tests(line).deadline(DEADLINE).logged("build", quiet)?;
     Ok(Report { passed: 1, ..Report::default() })
 }
 
@@ -93,7 +93,7 @@ const PROGRESS: [&str; 8] = [
 
 /// Runs the unit and integration tests of the whole workspace.
 pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
-    let linked = Linked::prepare()?;
+    let linked = LinkSettings::prepare()?;
     let program = if exists("cargo-nextest") {
         linked.tests(&nextest_line(extent, WHOLE))
     } else {
@@ -120,7 +120,7 @@ pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
     }
     let is_package = |word: &&str| word.starts_with("-p") || word.starts_with("--package");
     let what = if chosen.iter().any(is_package) { "" } else { WHOLE };
-    let program = Linked::prepare()?.tests(&nextest_line(extent, what));
+    let program = LinkSettings::prepare()?.tests(&nextest_line(extent, what));
     let program = chosen.iter().fold(program, |program, word| program.arg(*word));
     let program = with_extent(program, extent).deadline(deadline(Extent::Full));
     let (passed, failed) = match program.logged("only", is_news) {
@@ -136,7 +136,7 @@ pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
 
 /// The examples in the documentation.
 pub(crate) fn doctests(extent: Extent) -> Result<Report, String> {
-    let linked = Linked::prepare()?;
+    let linked = LinkSettings::prepare()?;
     let program =
         with_extent(linked.tests("cargo test --workspace --locked --doc --no-fail-fast"), extent);
     count(program.logged("doctests", |line| line.starts_with("test result: F")), libtest)
@@ -183,7 +183,7 @@ fn is_news(line: &str) -> bool {
 
 /// A failed run still counts its tests; one that ran none is an error.
 fn count(
-    result: Result<Vec<String>, Failed>,
+    result: Result<Vec<String>, ProgramFailure>,
     parse: impl Fn(&[String]) -> Option<(u64, u64)>,
 ) -> Result<Report, String> {
     let (lines, failure) = match result {

@@ -17,7 +17,7 @@ const MARK: &str = "TORTURE ";
 /// One line: the program, the operation, the fault, how often it was injected, and how often
 /// something was left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tried {
+pub(crate) struct TortureRow {
     who: String,
     what: String,
     how: String,
@@ -30,18 +30,18 @@ pub(crate) struct Tried {
 const LEAST: [(&str, [u64; 2]); 2] = [("calls", [1_300, 10_000]), ("files", [1_000, 10_000])];
 
 /// Finds the lines in a run's output: `TORTURE bridge | ADD | killed | 120 | 0`.
-pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Tried> {
+pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<TortureRow> {
     lines.into_iter().filter_map(parse).collect()
 }
 
-fn parse(line: &str) -> Option<Tried> {
+fn parse(line: &str) -> Option<TortureRow> {
     // Text may precede it: libtest prints `test name ... ` without an end of line when output is
     // not captured.
     let (_, rest) = line.split_once(MARK)?;
     let parts: Vec<&str> = rest.split(" | ").map(str::trim).collect();
     let [who, what, how, count, found] = parts[..] else { return None };
     let [who, what, how] = [who, what, how].map(str::to_owned);
-    Some(Tried { who, what, how, count: count.parse().ok()?, found: found.parse().ok()? })
+    Some(TortureRow { who, what, how, count: count.parse().ok()?, found: found.parse().ok()? })
 }
 
 /// Builds the page again from the last run's log.
@@ -52,7 +52,7 @@ pub(crate) fn from_logs() -> Result<(), String> {
 }
 
 /// Writes `target/torture.md`, shows it, and fails if too little was tried or anything was found.
-pub(crate) fn check(tried: &[Tried], extent: Extent) -> Result<String, String> {
+pub(crate) fn check(tried: &[TortureRow], extent: Extent) -> Result<String, String> {
     let path = target_dir().join("torture.md");
     let page = page(tried);
     fs::write(&path, &page).map_err(|error| format!("write {}: {error}", path.display()))?;
@@ -67,7 +67,7 @@ pub(crate) fn check(tried: &[Tried], extent: Extent) -> Result<String, String> {
 
 /// Verbs get faults at system calls. All else that is tried is a corrupted file or an order of
 /// calls.
-fn kind(tried: &Tried) -> &'static str {
+fn kind(tried: &TortureRow) -> &'static str {
     match (tried.what.as_str(), tried.how.as_str()) {
         ("ADD" | "DEL" | "GC", "killed" | "failed") => "calls",
         (_, "interleaved" | "something missing") => "orders",
@@ -75,7 +75,7 @@ fn kind(tried: &Tried) -> &'static str {
     }
 }
 
-fn wrong(tried: &[Tried], extent: Extent) -> Vec<String> {
+fn wrong(tried: &[TortureRow], extent: Extent) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, [every, full]) in LEAST {
         let least = if extent == Extent::Full { full } else { every };
@@ -92,13 +92,13 @@ fn wrong(tried: &[Tried], extent: Extent) -> Vec<String> {
 }
 
 /// A row for each program and operation, a column for each fault.
-fn page(tried: &[Tried]) -> String {
+fn page(tried: &[TortureRow]) -> String {
     let mut page = "# What was tried\n\n\
                     Each with how often something was left, or was given twice, or panicked.\n\n\
                     | who | doing what | how | tries | findings |\n|---|---|---|---:|---:|\n"
         .to_owned();
     let mut rows: BTreeMap<[&str; 3], (u64, u64)> = BTreeMap::new();
-    for Tried { who, what, how, count, found } in tried {
+    for TortureRow { who, what, how, count, found } in tried {
         let row = rows.entry([who, what, how]).or_default();
         *row = (row.0 + count, row.1 + found);
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::ci::{self, Extent, Report};
-use crate::run::{Failed, Program, shown, target_dir};
+use crate::run::{Program, ProgramFailure, shown, target_dir};
 use crate::skips;
 use crate::suite::{self, FULL_VARIABLE, ROUND_VARIABLE};
 use jobs::Job;
@@ -169,7 +169,7 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
     let mut report = report.into_inner();
     let ran = report.passed + report.failed + u64::try_from(report.skips.len()).unwrap_or(0);
     let missing = u64::try_from(jobs.len()).unwrap_or(0).saturating_sub(ran);
-    if let Err(Failed { message, .. }) = booted {
+    if let Err(ProgramFailure { message, .. }) = booted {
         println!("{message}");
         report.note = message.lines().next().unwrap_or_default().to_owned();
         report.failed += missing.max(1);
@@ -234,13 +234,18 @@ fn count(line: &str, report: &mut Report) -> Option<String> {
 }
 
 /// Boots the machine, runs the jobs in it and passes each of its lines to `each`.
-fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Result<(), Failed> {
+fn boot(
+    jobs: &[&Job],
+    extent: Extent,
+    again: bool,
+    each: impl Fn(&str),
+) -> Result<(), ProgramFailure> {
     let deadline = match extent {
         Extent::EveryChange => DEADLINE,
         Extent::Full if suite::is_every() => EVERY_DEADLINE,
         Extent::Full => FULL_DEADLINE,
     };
-    let (kernel, image) = prepare(jobs, extent).map_err(Failed::message)?;
+    let (kernel, image) = prepare(jobs, extent).map_err(ProgramFailure::message)?;
     let started = Instant::now();
     let (done, is_stuck) = (Cell::new(false), Cell::new(false));
     let machine = qemu(&kernel.image, &image, deadline)
@@ -269,7 +274,7 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
         return Ok(());
     }
     let message = "the virtual machine stopped before it was done; its output is in ci/vm.log";
-    Err(Failed { is_silent: is_stuck.get(), ..Failed::message(message.to_owned()) })
+    Err(ProgramFailure { is_silent: is_stuck.get(), ..ProgramFailure::message(message.to_owned()) })
 }
 
 /// Makes sure that a kernel is there, and builds what the machine boots from.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use state::{Durability, FileError, Roots};
 
-use crate::load::{self, Loaded, Surroundings};
+use crate::load::{self, LoadedConfig, Surroundings};
 use crate::problem::Problem;
 use crate::show;
 
@@ -26,7 +26,7 @@ pub fn path(roots: &Roots) -> PathBuf {
 ///
 /// # Errors
 /// [`FileError`]; the copy is as it was.
-pub fn write(roots: &Roots, loaded: &Loaded) -> Result<(), FileError> {
+pub fn write(roots: &Roots, loaded: &LoadedConfig) -> Result<(), FileError> {
     let path = path(roots);
     if let Some(folder) = path.parent() {
         state::create_directory(folder, FOLDER_MODE)?;
@@ -46,7 +46,11 @@ pub fn write(roots: &Roots, loaded: &Loaded) -> Result<(), FileError> {
 /// # Errors
 /// Every problem of the file and its drop-ins. A file that is gone is a problem too: an
 /// administrator who wants the defaults writes an empty file.
-pub fn renewed(file: &Path, counts: &Loaded, around: Surroundings) -> Result<Loaded, Vec<Problem>> {
+pub fn renewed(
+    file: &Path,
+    counts: &LoadedConfig,
+    around: Surroundings,
+) -> Result<LoadedConfig, Vec<Problem>> {
     let new = load::load(file, around)?;
     if new.files.is_empty() && !counts.sources.is_empty() {
         let gone = Problem::of_file(file, "is gone")
@@ -58,16 +62,16 @@ pub fn renewed(file: &Path, counts: &Loaded, around: Surroundings) -> Result<Loa
 
 /// Returns the accepted copy; `None` if there is none that is sound.
 #[must_use]
-pub fn read(roots: &Roots, around: Surroundings) -> Option<Loaded> {
+pub fn read(roots: &Roots, around: Surroundings) -> Option<LoadedConfig> {
     let copy = path(roots);
     load::load(&copy, around).ok().filter(|loaded| loaded.files.contains(&copy))
 }
 
 /// A configuration that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct ActiveConfig {
     /// The configuration.
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
     /// Why it is the accepted copy and not what the file says; empty if it is what the file says.
     pub refused: Vec<Problem>,
 }
@@ -80,13 +84,13 @@ pub fn standing(
     file: &Path,
     roots: &Roots,
     around: Surroundings,
-) -> Result<Standing, Vec<Problem>> {
+) -> Result<ActiveConfig, Vec<Problem>> {
     let refused = match load::load(file, around) {
-        Ok(loaded) => return Ok(Standing { loaded, refused: Vec::new() }),
+        Ok(loaded) => return Ok(ActiveConfig { loaded, refused: Vec::new() }),
         Err(problems) => problems,
     };
     match read(roots, around) {
-        Some(loaded) => Ok(Standing { loaded, refused }),
+        Some(loaded) => Ok(ActiveConfig { loaded, refused }),
         None => Err(refused),
     }
 }

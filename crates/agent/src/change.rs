@@ -17,14 +17,14 @@ pub struct Change {
     /// Services that are no longer enabled.
     pub stop: Vec<&'static str>,
     /// Services that must start again.
-    pub restart: Vec<Changed>,
+    pub restart: Vec<ServiceChange>,
     /// Services that only have to read the configuration again.
-    pub tell: Vec<Changed>,
+    pub tell: Vec<ServiceChange>,
 }
 
 /// A service, and the keys that changed for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct ServiceChange {
     /// Its name.
     pub service: &'static str,
     /// The keys, those of other tables with the table's name: `log.level`.
@@ -46,7 +46,7 @@ impl Change {
             false => &mut self.tell,
         };
         if !keys.is_empty() {
-            list.push(Changed { service, keys });
+            list.push(ServiceChange { service, keys });
         }
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::keys;
-use crate::rights::{Files, RIGHTS, Rights, Sees};
+use crate::rights::{Files, HostView, RIGHTS, Rights};
 use crate::schema;
 
 /// Returns the services that run as containers of a cluster.
@@ -29,7 +29,7 @@ pub fn rights() -> String {
             "{}:\n  capabilities: [{}]\n  seesContainers: {}\n  devices: [{}]\n  folders: [{}]\n",
             rights.service,
             rights.capabilities.join(", "),
-            rights.sees == Sees::Containers,
+            rights.sees == HostView::Containers,
             rights.devices.join(", "),
             folders.join(", "),
         ));

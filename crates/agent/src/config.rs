@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::reachable::Reachable;
-use crate::setting::{Choice, Item as _, Listen, Number, OneOf, PodMtu, ServerUrl};
+use crate::reachable::ReachableEnd;
+use crate::setting::{Choice, Item as _, ListenAddress, Number, OneOf, PodMtu, ServerUrl};
 
 /// The folders in which plugins are looked for.
 fn plugin_dirs() -> Vec<PathBuf> {
@@ -43,7 +43,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is described in keys.rs")]
 pub struct Agent {
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenAddress>,
     pub watchdog: Duration,
 }
 
@@ -315,16 +315,16 @@ impl Choice for PolicySource {
 
 /// Which namespaces are isolated without a policy of theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isolate {
+pub enum IsolationScope {
     /// Those whose label says so.
     None,
     /// All but those that are excepted, and those whose label says that they are not.
     Namespaces,
 }
 
-impl Choice for Isolate {
+impl Choice for IsolationScope {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("none", Isolate::None), ("namespaces", Isolate::Namespaces)];
+        &[("none", IsolationScope::None), ("namespaces", IsolationScope::Namespaces)];
     const WANTED: &'static str = "none or namespaces";
 }
 
@@ -334,11 +334,11 @@ impl Choice for Isolate {
 pub struct Policy {
     pub enable: bool,
     pub interval: Duration,
-    pub isolate: OneOf<Isolate>,
-    pub isolate_dns: Vec<Reachable>,
+    pub isolate: OneOf<IsolationScope>,
+    pub isolate_dns: Vec<ReachableEnd>,
     pub isolate_except: Vec<String>,
-    pub isolate_from: Vec<Reachable>,
-    pub isolate_to: Vec<Reachable>,
+    pub isolate_from: Vec<ReachableEnd>,
+    pub isolate_to: Vec<ReachableEnd>,
     pub keep_connections: bool,
     pub kubeconfig: Option<PathBuf>,
     /// Groups of nflog have 16 bits.
@@ -360,8 +360,8 @@ impl Default for Policy {
         Policy {
             enable: false,
             interval: Duration::from_secs(60),
-            isolate: OneOf(Isolate::None),
-            isolate_dns: Reachable::parse(DNS).into_iter().collect(),
+            isolate: OneOf(IsolationScope::None),
+            isolate_dns: ReachableEnd::parse(DNS).into_iter().collect(),
             isolate_except: vec!["kube-system".to_owned()],
             isolate_from: Vec::new(),
             isolate_to: Vec::new(),
@@ -414,7 +414,7 @@ impl Default for Repair {
 
 /// How pods are attached to their node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attach {
+pub enum AttachMode {
     /// To a bridge, or by pairs where pods are under network policy.
     Auto,
     /// To a bridge.
@@ -423,9 +423,9 @@ pub enum Attach {
     Ptp,
 }
 
-impl Choice for Attach {
+impl Choice for AttachMode {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("auto", Attach::Auto), ("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
+        &[("auto", AttachMode::Auto), ("bridge", AttachMode::Bridge), ("ptp", AttachMode::Ptp)];
     const WANTED: &'static str = "auto, bridge or ptp";
 }
 
@@ -498,7 +498,7 @@ impl Choice for RoutingPath {
 pub struct Routing {
     pub enable: bool,
     pub allow_overlap: bool,
-    pub attach: OneOf<Attach>,
+    pub attach: OneOf<AttachMode>,
     pub cluster: Vec<IpNet>,
     pub conflist: Option<PathBuf>,
     pub etcd: Vec<ServerUrl>,
@@ -549,7 +549,7 @@ impl Default for Routing {
         Routing {
             enable: false,
             allow_overlap: false,
-            attach: OneOf(Attach::Auto),
+            attach: OneOf(AttachMode::Auto),
             cluster: Vec::new(),
             conflist: None,
             etcd: Vec::new(),

@@ -44,7 +44,7 @@ const LISTED: usize = 3;
 
 /// What was installed in one folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Installed {
+pub struct InstallRecord {
     /// The folder.
     pub dir: PathBuf,
     /// The executables in it.
@@ -57,9 +57,9 @@ pub struct Installed {
 
 /// The form on the disk.
 #[derive(Serialize, Deserialize)]
-struct OnDisk {
+struct InstallFile {
     format: u32,
-    installed: Installed,
+    installed: InstallRecord,
 }
 
 /// The part of every format's form that says which one it is.
@@ -68,13 +68,13 @@ struct Format {
     format: u32,
 }
 
-impl Installed {
+impl InstallRecord {
     /// Records the installation in our state.
     ///
     /// # Errors
     /// [`FileError`]; an older record of this folder is as it was.
     pub fn write(&self, roots: &Roots) -> Result<(), FileError> {
-        let on_disk = OnDisk { format: FORMAT, installed: self.clone() };
+        let on_disk = InstallFile { format: FORMAT, installed: self.clone() };
         let bytes = serde_json::to_vec_pretty(&on_disk).expect("a record has string keys only");
         state::create_directory(&roots.lib.join(FOLDER), FOLDER_MODE)?;
         state::write_atomic(&file(roots, &self.dir), &bytes, MODE, Durability::Synced)
@@ -83,34 +83,34 @@ impl Installed {
     /// Looks whether everything is as it was installed; `None` if it is. What the process may not
     /// look at counts as unchanged.
     #[must_use]
-    pub fn disturbed(&self) -> Option<Disturbed> {
-        let mut disturbed = Disturbed::of(&self.dir);
+    pub fn disturbed(&self) -> Option<Disturbance> {
+        let mut disturbed = Disturbance::of(&self.dir);
         let executables = self.executables.iter().map(|name| (name, self.executable(name)));
         let links = self.links.iter().map(|name| (name, plugin(&self.dir, name)));
         for (name, found) in executables.chain(links) {
             match found {
-                Found::AsInstalled => {}
-                Found::Gone => disturbed.gone.push(name.clone()),
-                Found::Other => disturbed.replaced.push(name.clone()),
+                EntryState::AsInstalled => {}
+                EntryState::Gone => disturbed.gone.push(name.clone()),
+                EntryState::Other => disturbed.replaced.push(name.clone()),
             }
         }
         (!disturbed.gone.is_empty() || !disturbed.replaced.is_empty()).then_some(disturbed)
     }
 
-    fn executable(&self, name: &str) -> Found {
+    fn executable(&self, name: &str) -> EntryState {
         let path = self.dir.join(name);
         // A link to an executable that is gone counts as gone.
         match (path.metadata(), path.symlink_metadata()) {
             (Err(error), _) | (_, Err(error)) => of_error(&error),
-            (Ok(_), Ok(found)) if found.is_symlink() == self.linked => Found::AsInstalled,
-            _ => Found::Other,
+            (Ok(_), Ok(found)) if found.is_symlink() == self.linked => EntryState::AsInstalled,
+            _ => EntryState::Other,
         }
     }
 }
 
 /// Returns the record of each folder, and those that could not be read.
 #[must_use]
-pub fn all(roots: &Roots) -> Read<Vec<Installed>> {
+pub fn all(roots: &Roots) -> Read<Vec<InstallRecord>> {
     let mut read = Read { found: Vec::new(), damaged: Vec::new() };
     let entries = fs::read_dir(roots.lib.join(FOLDER)).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -146,7 +146,7 @@ fn file(roots: &Roots, dir: &Path) -> PathBuf {
 }
 
 /// Reads a record; `None` if it has gone meanwhile.
-fn of_file(path: &Path) -> Result<Option<Installed>, String> {
+fn of_file(path: &Path) -> Result<Option<InstallRecord>, String> {
     let read = state::read_optional(path);
     let Some(bytes) = read.map_err(|error| cni::Error::from_chain(0, &error).msg)? else {
         return Ok(None);
@@ -156,41 +156,41 @@ fn of_file(path: &Path) -> Result<Option<Installed>, String> {
     if format != FORMAT {
         return Err(format!("format {format} is not known, only {FORMAT} is"));
     }
-    serde_json::from_slice(&bytes).map_err(words).map(|read: OnDisk| Some(read.installed))
+    serde_json::from_slice(&bytes).map_err(words).map(|read: InstallFile| Some(read.installed))
 }
 
 /// What a name in a folder leads to.
-enum Found {
+enum EntryState {
     AsInstalled,
     Gone,
     Other,
 }
 
-fn plugin(dir: &Path, name: &str) -> Found {
+fn plugin(dir: &Path, name: &str) -> EntryState {
     let path = dir.join(name);
     match path.symlink_metadata() {
         Err(error) => of_error(&error),
         Ok(found) if !found.is_symlink() => match executable_of(&path) {
-            Some(executable) if executable == dir.join(EXECUTABLE) => Found::AsInstalled,
-            _ => Found::Other,
+            Some(executable) if executable == dir.join(EXECUTABLE) => EntryState::AsInstalled,
+            _ => EntryState::Other,
         },
         Ok(_) => match fs::read_link(path) {
-            Ok(target) if target != Path::new(EXECUTABLE) => Found::Other,
-            _ => Found::AsInstalled,
+            Ok(target) if target != Path::new(EXECUTABLE) => EntryState::Other,
+            _ => EntryState::AsInstalled,
         },
     }
 }
 
-fn of_error(error: &io::Error) -> Found {
+fn of_error(error: &io::Error) -> EntryState {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Found::Gone,
-        _ => Found::AsInstalled,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => EntryState::Gone,
+        _ => EntryState::AsInstalled,
     }
 }
 
 /// What is no longer as it was installed in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Disturbed {
+pub struct Disturbance {
     /// The folder.
     pub dir: PathBuf,
     /// The names that are gone.
@@ -203,9 +203,9 @@ pub struct Disturbed {
     pub command: String,
 }
 
-impl Disturbed {
+impl Disturbance {
     fn of(dir: &Path) -> Self {
-        Disturbed {
+        Disturbance {
             dir: dir.to_owned(),
             gone: Vec::new(),
             replaced: Vec::new(),
@@ -218,7 +218,7 @@ impl Disturbed {
     #[must_use]
     pub fn with_packages(self, lists: &Path) -> Self {
         let names: Vec<&str> = self.gone.iter().chain(&self.replaced).map(String::as_str).collect();
-        Disturbed { packages: packages(lists, &self.dir, &names), ..self }
+        Disturbance { packages: packages(lists, &self.dir, &names), ..self }
     }
 
     /// Says whether both name the same folder, and the same names as gone and as replaced. The
@@ -230,7 +230,7 @@ impl Disturbed {
 }
 
 /// In one line, with the command.
-impl fmt::Display for Disturbed {
+impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.dir.display())?;
         let mut parts = Vec::new();
@@ -347,15 +347,20 @@ mod tests {
             fs::write(self.lists().join(format!("{package}.list")), text).unwrap();
         }
 
-        fn installed(&self, linked: bool) -> Installed {
+        fn installed(&self, linked: bool) -> InstallRecord {
             let links = ["bridge", "portmap", "tuning", "vlan", "vrf"].map(str::to_owned).into();
-            Installed { dir: self.bin(), executables: vec!["netwright".to_owned()], linked, links }
+            InstallRecord {
+                dir: self.bin(),
+                executables: vec!["netwright".to_owned()],
+                linked,
+                links,
+            }
         }
 
         /// What the message says of the recorded folder.
         fn told(&self) -> String {
             let read = all(&self.roots);
-            let disturbed = read.found.iter().filter_map(Installed::disturbed);
+            let disturbed = read.found.iter().filter_map(InstallRecord::disturbed);
             let lines = disturbed.map(|one| format!("{}\n", one.with_packages(&self.lists())));
             let damaged = read.damaged.iter().map(|one| format!("{one}\n"));
             let text: String = lines.chain(damaged).collect();
@@ -418,7 +423,7 @@ mod tests {
     fn a_link_to_a_packages_executable_must_be_one_and_lead_there() {
         let machine = Machine::new();
         let installed = machine.installed(true);
-        let names = |what: Option<Disturbed>| what.map(|one| (one.gone, one.replaced));
+        let names = |what: Option<Disturbance>| what.map(|one| (one.gone, one.replaced));
         let own = vec!["netwright".to_owned()];
         assert_eq!(names(installed.disturbed()), Some((Vec::new(), own.clone())), "a copy");
         fs::remove_file(machine.bin().join("netwright")).unwrap();

@@ -50,5 +50,5 @@ pub mod show;
 pub mod units;
 
 pub use config::Config;
-pub use load::{Loaded, load};
+pub use load::{LoadedConfig, load};
 pub use problem::Problem;

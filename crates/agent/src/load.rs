@@ -32,7 +32,7 @@ pub struct Source {
 
 /// A configuration without problems.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The effective values.
     pub config: Config,
     /// Where each key is set that is not at its default.
@@ -41,7 +41,7 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Reports whether a file sets this key.
     #[must_use]
     pub fn sets(&self, table: &str, name: &str) -> bool {
@@ -60,7 +60,7 @@ pub fn drop_in_folder(file: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Every problem of every file.
-pub fn load(file: &Path, around: Surroundings) -> Result<Loaded, Vec<Problem>> {
+pub fn load(file: &Path, around: Surroundings) -> Result<LoadedConfig, Vec<Problem>> {
     let (loaded, mut problems) = read(file);
     for problem in check(&loaded, around) {
         // A value that is refused already breaks no rule besides.
@@ -73,8 +73,8 @@ pub fn load(file: &Path, around: Surroundings) -> Result<Loaded, Vec<Problem>> {
 
 /// Reads the files as [`load`] does, without a look at settings that exclude or need each other.
 #[must_use]
-pub fn read(file: &Path) -> (Loaded, Vec<Problem>) {
-    let mut loaded = Loaded::default();
+pub fn read(file: &Path) -> (LoadedConfig, Vec<Problem>) {
+    let mut loaded = LoadedConfig::default();
     let mut problems = Vec::new();
     let mut all = vec![file.to_owned()];
     match drop_ins(&drop_in_folder(file)) {
@@ -100,7 +100,7 @@ pub fn read(file: &Path) -> (Loaded, Vec<Problem>) {
 
 /// Returns what is wrong with settings that exclude or need each other.
 #[must_use]
-pub fn check(loaded: &Loaded, around: Surroundings) -> Vec<Problem> {
+pub fn check(loaded: &LoadedConfig, around: Surroundings) -> Vec<Problem> {
     let broken = RULES.iter().filter(|rule| (rule.broken)(&loaded.config, around));
     broken
         .map(|rule| {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn nothing_there_is_the_default() {
         let (_folder, file) = folder();
-        assert_eq!(load(&file, Surroundings::default()).unwrap(), Loaded::default());
+        assert_eq!(load(&file, Surroundings::default()).unwrap(), LoadedConfig::default());
         write(&file, "");
         assert_eq!(load(&file, Surroundings::default()).unwrap().config, Config::default());
     }

@@ -7,7 +7,7 @@ use crate::setting::Item;
 
 /// Pods, or addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reachable {
+pub enum ReachableEnd {
     /// The addresses of a range, such as `192.0.2.0/24`.
     Range(IpNet),
     /// The pods of a namespace, such as `monitoring`; of these the ones with a label, such as
@@ -35,14 +35,14 @@ fn is_label(text: &str) -> bool {
     !text.is_empty() && text.len() <= 317 && text.bytes().all(inner)
 }
 
-impl Item for Reachable {
+impl Item for ReachableEnd {
     const WANTED: &'static str = "a namespace such as monitoring, some pods of one such as kube-system:k8s-app=kube-dns, or a range of addresses such as 192.0.2.0/24";
     const PLACEHOLDER: &'static str = "WHO";
     const PLACEHOLDERS: &'static str = "WHO[,WHO…]";
 
     fn parse(text: &str) -> Option<Self> {
         if let Some(range) = <IpNet as Item>::parse(text) {
-            return Some(Reachable::Range(range));
+            return Some(ReachableEnd::Range(range));
         }
         let (namespace, label) = match text.split_once(':') {
             Some((namespace, label)) => (namespace, Some(label.split_once('=')?)),
@@ -51,14 +51,14 @@ impl Item for Reachable {
         let fits = label.is_none_or(|(key, value)| is_label(key) && is_label(value));
         let label = label.map(|(key, value)| (key.to_owned(), value.to_owned()));
         (fits && is_namespace(namespace))
-            .then(|| Reachable::Pods { namespace: namespace.to_owned(), label })
+            .then(|| ReachableEnd::Pods { namespace: namespace.to_owned(), label })
     }
 
     fn text(&self) -> String {
         match self {
-            Reachable::Range(range) => range.to_string(),
-            Reachable::Pods { namespace, label: None } => namespace.clone(),
-            Reachable::Pods { namespace, label: Some((key, value)) } => {
+            ReachableEnd::Range(range) => range.to_string(),
+            ReachableEnd::Pods { namespace, label: None } => namespace.clone(),
+            ReachableEnd::Pods { namespace, label: Some((key, value)) } => {
                 format!("{namespace}:{key}={value}")
             }
         }
@@ -82,12 +82,12 @@ mod tests {
             "2001:db8::/32",
             "a:b/c=d",
         ] {
-            assert_eq!(Reachable::parse(text).unwrap().text(), text);
+            assert_eq!(ReachableEnd::parse(text).unwrap().text(), text);
         }
         for bad in
             ["", "Monitoring", "-a", "a:", "a:b", "a:=b", "a:b=", "192.0.2.1/24", "a/b", "a b"]
         {
-            assert_eq!(Reachable::parse(bad), None, "{bad}");
+            assert_eq!(ReachableEnd::parse(bad), None, "{bad}");
         }
     }
 }

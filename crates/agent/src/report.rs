@@ -47,7 +47,7 @@ impl State {
 
 /// Something that a service needs and does not have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub struct UnmetNeed {
     /// What it is, such as `API server`.
     pub what: String,
     /// Why it is missing.
@@ -56,7 +56,7 @@ pub struct Missing {
 
 /// Something that a service logged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct LogLine {
     /// When, as in RFC 3339.
     pub at: String,
     /// The line.
@@ -99,7 +99,7 @@ pub struct Report {
     /// How often it has read its configuration again.
     pub reloads: u64,
     /// What it needs and does not have.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<UnmetNeed>,
     /// The values of the keys that it runs with, as TOML; without those that its flags set.
     pub values: BTreeMap<String, String>,
     /// Changed keys that count only once it starts again.
@@ -108,10 +108,10 @@ pub struct Report {
     pub unconfined: Vec<String>,
     /// What it logged last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub did: Option<Said>,
+    pub did: Option<LogLine>,
     /// The last error or warning that it logged.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<Said>,
+    pub failed: Option<LogLine>,
     /// What it counts, for metrics.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
@@ -270,7 +270,7 @@ mod tests {
             state: State::Ready,
             enabled: true,
             since: Some("2026-11-24T02:00:00Z".to_owned()),
-            did: Some(Said {
+            did: Some(LogLine {
                 at: "2026-11-24T02:00:01Z".to_owned(),
                 text: "bound\nforged".to_owned(),
             }),
@@ -282,7 +282,7 @@ mod tests {
             enabled: true,
             restarts: 2,
             ended: Some("signal 9 ended it".to_owned()),
-            missing: vec![Missing { what: "API server".to_owned(), why: "refused".to_owned() }],
+            missing: vec![UnmetNeed { what: "API server".to_owned(), why: "refused".to_owned() }],
             ..Report::default()
         };
         let contained = Report {

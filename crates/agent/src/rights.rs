@@ -37,7 +37,7 @@ pub struct Rights {
     /// The devices that it may use besides `/dev/null` and its kind.
     pub devices: &'static [&'static str],
     /// Whether it sees homes, `/tmp` and later mounts of the host.
-    pub sees: Sees,
+    pub sees: HostView,
     /// How many files it may have open; `None` leaves the service manager's limit.
     pub open_files: Option<u32>,
 }
@@ -82,7 +82,7 @@ pub enum Files {
 
 /// What a service sees of the host's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sees {
+pub enum HostView {
     /// All of them, later mounts too: a container's namespace may be anywhere, also in `/tmp` and
     /// `/run/user`, and one that it does not see would count as gone.
     Containers,
@@ -110,7 +110,7 @@ pub const RIGHTS: &[Rights] = &[
         namespaces: Namespaces::Network,
         files: RECORDS,
         devices: &[],
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: None,
     },
     Rights {
@@ -135,7 +135,7 @@ pub const RIGHTS: &[Rights] = &[
             more: &["/run/cni"],
         },
         devices: &[],
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: Some(1 << 20),
     },
     Rights {
@@ -158,7 +158,7 @@ pub const RIGHTS: &[Rights] = &[
         namespaces: Namespaces::Network,
         files: Files::Everywhere { state: "netwright/docker" },
         devices: TAP,
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: Some(1 << 16),
     },
     Rights {
@@ -175,7 +175,7 @@ pub const RIGHTS: &[Rights] = &[
         // The folder is root's, and in it are few files of the user's.
         files: Files::Only { runtime: &[], state: &["netwright/ipam"], more: &["/run/netwright"] },
         devices: &[],
-        sees: Sees::NoContainers,
+        sees: HostView::NoContainers,
         open_files: Some(1 << 16),
     },
     Rights {
@@ -193,7 +193,7 @@ pub const RIGHTS: &[Rights] = &[
             more: &[],
         },
         devices: TAP,
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: Some(1 << 16),
     },
     Rights {
@@ -210,7 +210,7 @@ pub const RIGHTS: &[Rights] = &[
         namespaces: Namespaces::Network,
         files: Files::Only { runtime: &["netwright"], state: &["netwright/policy"], more: &[] },
         devices: &[],
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: Some(1 << 16),
     },
     Rights {
@@ -231,7 +231,7 @@ pub const RIGHTS: &[Rights] = &[
         namespaces: Namespaces::Network,
         files: RECORDS,
         devices: &[],
-        sees: Sees::Containers,
+        sees: HostView::Containers,
         open_files: None,
     },
     Rights {
@@ -245,7 +245,7 @@ pub const RIGHTS: &[Rights] = &[
         namespaces: Namespaces::None,
         files: Files::Only { runtime: &["netwright"], state: &["netwright/routing"], more: &[] },
         devices: &[],
-        sees: Sees::NoContainers,
+        sees: HostView::NoContainers,
         open_files: None,
     },
 ];
@@ -261,7 +261,7 @@ pub const AGENT: Rights = Rights {
     namespaces: Namespaces::None,
     files: Files::Only { runtime: &["netwright/agent"], state: &[], more: &[] },
     devices: &[],
-    sees: Sees::NoContainers,
+    sees: HostView::NoContainers,
     open_files: None,
 };
 

@@ -11,7 +11,7 @@ use toml::de::DeValue;
 
 /// Why a value is refused: what it must be, such as `a duration such as "10s"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted(pub String);
+pub struct Expectation(pub String);
 
 /// How a setting is given on a command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub trait Setting: Debug {
     /// Takes a value of the configuration.
     ///
     /// # Errors
-    /// [`Wanted`] when the value is of another type, or makes no sense; then nothing has changed.
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted>;
+    /// [`Expectation`] when the value is of another type, or makes no sense; then nothing has changed.
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation>;
 
     /// Takes the value of a flag. Of a setting with several values, each is added.
     ///
     /// # Errors
     /// As [`Setting::read`].
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted>;
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation>;
 
     /// Forgets the values, so that flags can be added.
     fn clear(&mut self) {}
@@ -79,22 +79,22 @@ pub trait Item: Sized + Debug {
     }
 }
 
-fn wanted<T: Item>() -> Wanted {
-    Wanted(T::WANTED.to_owned())
+fn wanted<T: Item>() -> Expectation {
+    Expectation(T::WANTED.to_owned())
 }
 
 impl Setting for bool {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
-        *self = value.as_bool().ok_or_else(|| Wanted("true or false".to_owned()))?;
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
+        *self = value.as_bool().ok_or_else(|| Expectation("true or false".to_owned()))?;
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         // What Go's strconv.ParseBool takes, as this flag always did.
         *self = match text {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
             "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
-            _ => return Err(Wanted("true or false".to_owned())),
+            _ => return Err(Expectation("true or false".to_owned())),
         };
         Ok(())
     }
@@ -113,12 +113,12 @@ impl Setting for bool {
 }
 
 impl<T: Item> Setting for T {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
         *self = value.as_str().and_then(T::parse).ok_or_else(wanted::<T>)?;
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         *self = T::parse_flag(text).ok_or_else(wanted::<T>)?;
         Ok(())
     }
@@ -139,7 +139,7 @@ impl<T: Item> Setting for T {
 /// A setting that may be missing. An empty string says that it is, so that a drop-in can take back
 /// what the file says.
 impl<T: Item> Setting for Option<T> {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
         let text = value.as_str().ok_or_else(wanted::<T>)?;
         *self = match text {
             "" => None,
@@ -148,7 +148,7 @@ impl<T: Item> Setting for Option<T> {
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         *self = match text {
             "" => None,
             text => Some(T::parse_flag(text).ok_or_else(wanted::<T>)?),
@@ -170,15 +170,15 @@ impl<T: Item> Setting for Option<T> {
 }
 
 impl<T: Item> Setting for Vec<T> {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
-        let wanted = || Wanted(format!("a list, each of it {}", T::WANTED));
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
+        let wanted = || Expectation(format!("a list, each of it {}", T::WANTED));
         let items = value.as_array().ok_or_else(wanted)?;
         let items = items.iter().map(|item| item.get_ref().as_str().and_then(T::parse));
         *self = items.collect::<Option<_>>().ok_or_else(wanted)?;
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         let items = text.split(T::SEPARATOR).map(str::trim).filter(|item| !item.is_empty());
         let items: Option<Vec<T>> = items.map(T::parse_flag).collect();
         self.extend(items.ok_or_else(wanted::<T>)?);
@@ -321,22 +321,22 @@ impl Item for IpAddr {
 pub struct Number<const LEAST: u32, const MOST: u32>(pub u32);
 
 impl<const LEAST: u32, const MOST: u32> Number<LEAST, MOST> {
-    fn wanted() -> Wanted {
-        Wanted(format!("a whole number from {LEAST} to {MOST}"))
+    fn wanted() -> Expectation {
+        Expectation(format!("a whole number from {LEAST} to {MOST}"))
     }
 
-    fn within(number: Option<u32>) -> Result<Self, Wanted> {
+    fn within(number: Option<u32>) -> Result<Self, Expectation> {
         number.filter(|number| (LEAST..=MOST).contains(number)).map(Number).ok_or_else(Self::wanted)
     }
 }
 
 impl<const LEAST: u32, const MOST: u32> Setting for Number<LEAST, MOST> {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
         *self = Self::within(whole(value))?;
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         *self = Self::within(text.parse().ok())?;
         Ok(())
     }
@@ -387,14 +387,14 @@ impl PodMtu {
         number.filter(|number| POD_MTU.contains(number)).map(PodMtu::Fixed)
     }
 
-    fn wanted() -> Wanted {
+    fn wanted() -> Expectation {
         let (least, most) = (POD_MTU.start(), POD_MTU.end());
-        Wanted(format!("paths, underlay, or a number of bytes from {least} to {most}"))
+        Expectation(format!("paths, underlay, or a number of bytes from {least} to {most}"))
     }
 }
 
 impl Setting for PodMtu {
-    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Expectation> {
         let read = match value.as_str() {
             Some(text) => PodMtu::read_word(text),
             None => PodMtu::fixed(whole(value)),
@@ -403,7 +403,7 @@ impl Setting for PodMtu {
         Ok(())
     }
 
-    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+    fn read_flag(&mut self, text: &str) -> Result<(), Expectation> {
         let read = PodMtu::read_word(text).or_else(|| PodMtu::fixed(text.parse().ok()));
         *self = read.ok_or_else(PodMtu::wanted)?;
         Ok(())
@@ -431,16 +431,18 @@ impl Setting for PodMtu {
 
 /// Where to listen by TCP. A port alone means the loopback address, which no other host reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listen(pub SocketAddr);
+pub struct ListenAddress(pub SocketAddr);
 
-impl Item for Listen {
+impl Item for ListenAddress {
     const WANTED: &'static str =
         "a port such as \"9470\", or an address and a port such as \"192.0.2.1:9470\"";
     const PLACEHOLDER: &'static str = "[ADDRESS:]PORT";
 
     fn parse(text: &str) -> Option<Self> {
         let port = text.parse().ok().map(|port: u16| (Ipv4Addr::LOCALHOST, port).into());
-        port.or_else(|| text.parse().ok()).filter(|at: &SocketAddr| at.port() != 0).map(Listen)
+        port.or_else(|| text.parse().ok())
+            .filter(|at: &SocketAddr| at.port() != 0)
+            .map(ListenAddress)
     }
 
     fn text(&self) -> String {
@@ -615,12 +617,12 @@ mod tests {
         for (text, want) in
             [("9470", "127.0.0.1:9470"), ("192.0.2.1:9470", "192.0.2.1:9470"), ("[::]:1", "[::]:1")]
         {
-            assert_eq!(Listen::parse(text).unwrap().text(), want);
-            assert_eq!(Listen::parse(want), Listen::parse(text));
+            assert_eq!(ListenAddress::parse(text).unwrap().text(), want);
+            assert_eq!(ListenAddress::parse(want), ListenAddress::parse(text));
         }
         for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"]
         {
-            assert_eq!(Listen::parse(bad), None, "{bad}");
+            assert_eq!(ListenAddress::parse(bad), None, "{bad}");
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::keys::{self, Key, TABLES};
-use crate::load::Loaded;
+use crate::load::LoadedConfig;
 
 /// The width of comments.
 const WIDTH: usize = 100;
@@ -41,7 +41,7 @@ pub fn first(config: &Config) -> String {
 
 /// Returns the effective value of every key, with where it comes from.
 #[must_use]
-pub fn effective(loaded: &Loaded) -> String {
+pub fn effective(loaded: &LoadedConfig) -> String {
     let mut config = loaded.config.clone();
     let mut text = String::new();
     for table in TABLES {
@@ -63,7 +63,7 @@ pub fn effective(loaded: &Loaded) -> String {
 /// Returns the effective value of every key, with where it comes from, as JSON: an object for each
 /// table, with one for each key.
 #[must_use]
-pub fn values(loaded: &Loaded) -> Value {
+pub fn values(loaded: &LoadedConfig) -> Value {
     let mut config = loaded.config.clone();
     let mut tables = Map::new();
     for table in TABLES {
@@ -86,7 +86,7 @@ pub fn values(loaded: &Loaded) -> Value {
 
 /// Returns a configuration that sets what `loaded` sets, and nothing else.
 #[must_use]
-pub fn minimal(loaded: &Loaded) -> String {
+pub fn minimal(loaded: &LoadedConfig) -> String {
     let mut config = loaded.config.clone();
     let mut text = String::new();
     for table in TABLES {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::keys::TABLES;
-use crate::rights::{AGENT, Files, Namespaces, RIGHTS, Rights, Sees};
+use crate::rights::{AGENT, Files, HostView, Namespaces, RIGHTS, Rights};
 
 /// The width of comments.
 const WIDTH: usize = 100;
@@ -144,7 +144,7 @@ pub fn confinement(rights: &Rights) -> String {
     );
     files(&mut lines, rights);
     devices(&mut lines, rights);
-    if rights.sees == Sees::NoContainers {
+    if rights.sees == HostView::NoContainers {
         lines.set("ProtectHome", "true");
         lines.set("PrivateTmp", "true");
     }
@@ -194,8 +194,8 @@ pub fn table(all: &[Rights]) -> String {
             Namespaces::None => "no namespaces",
         };
         let sees = match rights.sees {
-            Sees::Containers => "",
-            Sees::NoContainers => "; no homes, a `/tmp` of its own",
+            HostView::Containers => "",
+            HostView::NoContainers => "; no homes, a `/tmp` of its own",
         };
         let user = rights.user.map_or(String::new(), |user| format!("; as user `{}`", user.name));
         let besides = [rights.more_calls, rights.devices].concat();
@@ -212,7 +212,7 @@ pub fn table(all: &[Rights]) -> String {
 }
 
 fn files(lines: &mut Lines, rights: &Rights) {
-    if rights.sees == Sees::Containers && !matches!(rights.files, Files::Everywhere { .. }) {
+    if rights.sees == HostView::Containers && !matches!(rights.files, Files::Everywhere { .. }) {
         lines.comment(
             "Containers' namespaces may be anywhere, also in /tmp and /run/user, and the service must \
              see them, including later ones: no PrivateTmp, no ProtectHome, no ProtectProc. It writes \

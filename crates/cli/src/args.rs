@@ -262,7 +262,7 @@ pub(crate) struct Attach {
 
 /// The attachment that a command is about.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Which {
+pub(crate) struct AttachmentArgs {
     /// The network.
     pub(crate) network: String,
     /// The container: the path, `ip netns` name or process ID of its network namespace.
@@ -275,7 +275,7 @@ pub(crate) struct Which {
 #[derive(Debug, Args)]
 pub(crate) struct Add {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: AttachmentArgs,
     #[command(flatten)]
     pub(crate) attach: Attach,
     #[command(flatten)]
@@ -293,7 +293,7 @@ pub(crate) struct Labels {
 #[derive(Debug, Args)]
 pub(crate) struct Del {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: AttachmentArgs,
     #[command(flatten)]
     pub(crate) attach: Attach,
 }
@@ -301,7 +301,7 @@ pub(crate) struct Del {
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: AttachmentArgs,
     #[command(flatten)]
     pub(crate) attach: Attach,
 }

@@ -16,7 +16,7 @@ pub(crate) const VARIABLE: &str = "NETWRIGHT_LOG";
 pub(crate) fn start(value: Option<&OsStr>) {
     let Some(level) = value.filter(|value| !value.is_empty()).map(level) else { return };
     let subscriber = tracing_subscriber::fmt()
-        .with_writer(|| Shown)
+        .with_writer(|| EscapedStderr)
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO))
@@ -29,9 +29,9 @@ pub(crate) fn start(value: Option<&OsStr>) {
 }
 
 /// Standard error, escaped so that a terminal obeys nothing that other programs wrote.
-struct Shown;
+struct EscapedStderr;
 
-impl io::Write for Shown {
+impl io::Write for EscapedStderr {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = cni::text::lines(String::from_utf8_lossy(event));
         io::stderr().write_all(text.as_bytes()).map(|()| event.len())

@@ -36,14 +36,14 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
         build: VERSION,
     };
     let env = world.call_env();
-    let executor = OnDemand {
+    let executor = LazyExecutor {
         builtins: Builtins { roots: roots.clone(), build: VERSION },
         environment: std::mem::take(&mut world.environment),
         mixed: OnceLock::new(),
     };
     let context = Context { roots: &roots, executor: &executor, deadline: None, build: VERSION };
     let mut stdin: Box<dyn Read> = match Command::parse(&env.command) {
-        Some(Command::Version) => Box::new(UntilSilent::new()),
+        Some(Command::Version) => Box::new(TimedInput::new()),
         _ => Box::new(io::stdin()),
     };
     linger::by_process();
@@ -56,17 +56,17 @@ pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>)
 
 /// Standard input that ends when nothing is written to it: for VERSION, which many callers use
 /// without input, some of them with standard input left open.
-struct UntilSilent {
+struct TimedInput {
     deadline: Instant,
 }
 
-impl UntilSilent {
+impl TimedInput {
     fn new() -> Self {
-        UntilSilent { deadline: Instant::now() + VERSION_TIMEOUT }
+        TimedInput { deadline: Instant::now() + VERSION_TIMEOUT }
     }
 }
 
-impl Read for UntilSilent {
+impl Read for TimedInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let stdin = io::stdin();
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -106,13 +106,13 @@ pub(crate) fn refuse(program: &OsStr) -> ExitCode {
 /// Calls delegated plugins, in this process where the executable found is this one. It reads
 /// nothing before the first call, because most plugins delegate nothing.
 #[derive(Debug)]
-struct OnDemand {
+struct LazyExecutor {
     builtins: Builtins,
     environment: Vec<(OsString, OsString)>,
     mixed: OnceLock<Mixed<Builtins>>,
 }
 
-impl Executor for OnDemand {
+impl Executor for LazyExecutor {
     fn call(
         &self,
         executable: &Path,

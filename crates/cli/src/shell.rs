@@ -217,10 +217,10 @@ impl Shell {
 
     /// Mentions on a terminal what the command waits for, if it takes longer than a second. The
     /// message ends when the value is dropped.
-    pub(crate) fn waiting(&self, what: impl Into<String>) -> Waiting {
+    pub(crate) fn waiting(&self, what: impl Into<String>) -> WaitMessage {
         let what = Arc::new(Mutex::new(one_line(what.into())));
         if !self.terminal {
-            return Waiting { what, stop: None, thread: None };
+            return WaitMessage { what, stop: None, thread: None };
         }
         let (errors, now) = (Arc::clone(&self.errors), Arc::clone(&what));
         let (stop, stopped) = channel::<()>();
@@ -236,7 +236,7 @@ impl Shell {
                 write(&errors, "\r\x1b[K");
             }
         });
-        Waiting { what, stop: Some(stop), thread: Some(thread) }
+        WaitMessage { what, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Returns a way to standard error for text that plugins wrote.
@@ -251,21 +251,21 @@ impl Shell {
 }
 
 /// A message while the command waits; see [`Shell::waiting`].
-pub(crate) struct Waiting {
+pub(crate) struct WaitMessage {
     /// What it mentions.
     what: Arc<Mutex<String>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Waiting {
+impl WaitMessage {
     /// Mentions something else from now on.
     pub(crate) fn now(&self, what: &str) {
         *self.what.lock().unwrap_or_else(PoisonError::into_inner) = one_line(what);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitMessage {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -325,12 +325,12 @@ mod tests {
 
     /// A writer whose text the test reads afterwards, or that has no reader.
     #[derive(Clone, Default)]
-    struct Seen {
+    struct TestWriter {
         text: Arc<Mutex<Vec<u8>>>,
         closed: bool,
     }
 
-    impl Write for Seen {
+    impl Write for TestWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             if self.closed {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -343,13 +343,13 @@ mod tests {
         }
     }
 
-    impl Seen {
+    impl TestWriter {
         fn text(&self) -> String {
             String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
         }
     }
 
-    fn shell(output: &Seen, errors: &Seen, terminal: bool, colour: bool) -> Shell {
+    fn shell(output: &TestWriter, errors: &TestWriter, terminal: bool, colour: bool) -> Shell {
         Shell::new(Stdio {
             input: Box::new(io::empty()),
             output: Box::new(output.clone()),
@@ -362,11 +362,11 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_a_yes() {
-        let errors = Seen::default();
+        let errors = TestWriter::default();
         for (answer, is_yes) in
             [("y\n", true), (" Yes \nno", true), ("n\n", false), ("\ny\n", false), ("", false)]
         {
-            let mut shell = shell(&Seen::default(), &errors, true, false);
+            let mut shell = shell(&TestWriter::default(), &errors, true, false);
             shell.input = Box::new(answer.as_bytes());
             assert_eq!(shell.ask("Do it? "), is_yes, "{answer:?}");
         }
@@ -375,7 +375,8 @@ mod tests {
 
     #[test]
     fn colour_stresses_words_that_are_there_anyhow() {
-        let (output, plain, coloured) = (Seen::default(), Seen::default(), Seen::default());
+        let (output, plain, coloured) =
+            (TestWriter::default(), TestWriter::default(), TestWriter::default());
         let failure = Failure::usage("no").because("yes").hint("try");
         shell(&output, &plain, false, false).fail(&failure);
         shell(&output, &coloured, true, true).fail(&failure);
@@ -388,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_gone_stops_nothing() {
-        let gone = Seen { closed: true, ..Seen::default() };
+        let gone = TestWriter { closed: true, ..TestWriter::default() };
         let mut shell = shell(&gone, &gone, false, false);
         shell.raw(b"one");
         assert!(shell.unread() && !shell.lost());
@@ -400,10 +401,10 @@ mod tests {
     #[test]
     fn reports_that_follow_each_other_can_be_told_apart() {
         #[derive(Serialize)]
-        struct Said {
+        struct ExampleReport {
             what: &'static str,
         }
-        impl Report for Said {
+        impl Report for ExampleReport {
             fn text(&self) -> String {
                 format!("{}\n", self.what)
             }
@@ -412,11 +413,11 @@ mod tests {
             (Format::Text, "one\n\ntwo\n"),
             (Format::Json, "{\"what\":\"one\"}\n{\"what\":\"two\"}\n"),
         ] {
-            let output = Seen::default();
-            let mut shell = shell(&output, &Seen::default(), false, false);
+            let output = TestWriter::default();
+            let mut shell = shell(&output, &TestWriter::default(), false, false);
             shell.format = format;
-            shell.print_next(&Said { what: "one" }, true);
-            shell.print_next(&Said { what: "two" }, false);
+            shell.print_next(&ExampleReport { what: "one" }, true);
+            shell.print_next(&ExampleReport { what: "two" }, false);
             assert_eq!(output.text(), expected);
         }
     }
@@ -432,7 +433,7 @@ mod tests {
 
     #[test]
     fn waiting_is_mentioned_on_a_terminal_once_it_takes_long() {
-        let (output, errors) = (Seen::default(), Seen::default());
+        let (output, errors) = (TestWriter::default(), TestWriter::default());
         drop(shell(&output, &errors, true, false).waiting("attaching"));
         assert_eq!(errors.text(), "", "it took no time");
         let shell = shell(&output, &errors, true, false);

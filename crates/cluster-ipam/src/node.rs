@@ -50,7 +50,7 @@ use std::time::Duration;
 use cni::code;
 use ipnet::IpNet;
 use node_api::Refusal;
-use node_api::ipam::{Assign, Assigned, Collect, Held, Owner};
+use node_api::ipam::{AssignRequest, AssignedAddress, CollectRequest, HeldRequest, Owner};
 use state::FileError;
 use thiserror::Error;
 
@@ -280,7 +280,7 @@ impl Node {
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing is assigned that was not before.
-    pub fn assign(&self, ask: &Assign) -> Result<Vec<Assigned>, Refusal> {
+    pub fn assign(&self, ask: &AssignRequest) -> Result<Vec<AssignedAddress>, Refusal> {
         let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
         check_owner(&ask.owner)?;
         let wanted = wanted_of(&network, &ask.wanted)?;
@@ -316,8 +316,8 @@ impl Node {
         owner: &Owner,
         hash: &str,
         made: &mut Vec<HeldName>,
-    ) -> Result<Vec<Assigned>, Refusal> {
-        let mut assigned: Vec<Assigned> = Vec::new();
+    ) -> Result<Vec<AssignedAddress>, Refusal> {
+        let mut assigned: Vec<AssignedAddress> = Vec::new();
         for (range, wanted) in network.ranges().iter().zip(wanted) {
             let space = network.space(range);
             let used: Vec<IpAddr> = assigned.iter().map(|one| one.address.addr()).collect();
@@ -332,7 +332,7 @@ impl Node {
             let address = IpNet::new(address, prefix).map_err(|error| {
                 Refusal::new(code::INTERNAL, format!("{address}/{prefix}: {error}"))
             })?;
-            assigned.push(Assigned { address, gateway: range.gateway() });
+            assigned.push(AssignedAddress { address, gateway: range.gateway() });
         }
         Ok(assigned)
     }
@@ -453,11 +453,11 @@ impl Node {
     ///
     /// # Errors
     /// A [`Refusal`] when one of them may have another owner as well.
-    pub fn held(&self, ask: &Held) -> Result<Vec<Assigned>, Refusal> {
+    pub fn held(&self, ask: &HeldRequest) -> Result<Vec<AssignedAddress>, Refusal> {
         let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
         let table = self.lock();
         let names = table.of_owner(&ask.owner.hash());
-        let mut found: Vec<Assigned> = Vec::new();
+        let mut found: Vec<AssignedAddress> = Vec::new();
         for range in network.ranges() {
             let space = network.space(range);
             let name = names.iter().find(|name| {
@@ -475,7 +475,7 @@ impl Node {
             }
             let prefix = range.subnet().prefix_len();
             if let Ok(address) = IpNet::new(name.address, prefix) {
-                found.push(Assigned { address, gateway: range.gateway() });
+                found.push(AssignedAddress { address, gateway: range.gateway() });
             }
         }
         Ok(found)
@@ -485,7 +485,7 @@ impl Node {
     ///
     /// # Errors
     /// A [`Refusal`] when a file cannot be removed; everything else is freed.
-    pub fn collect(&self, ask: &Collect) -> Result<(), Refusal> {
+    pub fn collect(&self, ask: &CollectRequest) -> Result<(), Refusal> {
         let valid: Vec<String> = ask
             .valid
             .iter()

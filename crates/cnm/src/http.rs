@@ -1,6 +1,6 @@
 //! HTTP/1.1 as drivers use it: one message in, one message out (RFC 9112).
 //!
-//! [`Incoming`] takes bytes as they arrive and returns a message once it is complete; it never
+//! [`IncomingMessage`] takes bytes as they arrive and returns a message once it is complete; it never
 //! stores more than its limit. `httparse` reads heads; an empty `Host`, which engines up to 25
 //! send, is accepted.
 //!
@@ -79,7 +79,7 @@ enum Length {
 
 /// A message that is being received.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingMessage {
     kind: Kind,
     limit: usize,
     bytes: Vec<u8>,
@@ -88,11 +88,11 @@ pub struct Incoming {
     read: usize,
 }
 
-impl Incoming {
+impl IncomingMessage {
     /// Waits for a message with a body of at most `limit` bytes.
     #[must_use]
     pub fn new(kind: Kind, limit: usize) -> Self {
-        Incoming { kind, limit, bytes: Vec::new(), head: None, read: 0 }
+        IncomingMessage { kind, limit, bytes: Vec::new(), head: None, read: 0 }
     }
 
     /// Says whether nothing has arrived yet.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The answer to `Plugin.Activate`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct Activated {
+pub struct ActivateAnswer {
     /// The interfaces: `NetworkDriver`, `IpamDriver` and others.
     pub implements: Vec<String>,
 }
@@ -78,7 +78,7 @@ pub struct AllocateNetwork {
 /// The answer: options for `CreateNetwork` on every node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct Allocated {
+pub struct AllocateAnswer {
     /// The options.
     pub options: BTreeMap<String, String>,
 }
@@ -94,7 +94,7 @@ pub struct GwAllocCheck {
 /// The answer to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GwAllocChecked {
+pub struct GwAllocAnswer {
     /// No IPv4 gateway is wanted.
     #[serde(rename = "SkipIPv4")]
     pub skip_ipv4: bool,
@@ -221,7 +221,7 @@ impl StaticRoute {
 /// The answer to [`Join`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct Joined {
+pub struct JoinAnswer {
     /// The link; without one the engine changes no link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,

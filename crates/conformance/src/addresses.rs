@@ -29,7 +29,7 @@ pub(crate) fn start() -> Outcome {
     }
     let listener = UnixListener::bind(SOCKET).or_broken("start the daemon")?;
     thread::spawn(move || {
-        let mut held = Held::default();
+        let mut held = AddressOwners::default();
         for mut stream in listener.incoming().flatten() {
             let mut line = String::new();
             let read = BufReader::new(&stream).take(MAX_LINE).read_line(&mut line);
@@ -55,9 +55,9 @@ pub(crate) fn forget() -> Outcome {
 
 /// The owner of each address: container and interface, and the network.
 #[derive(Debug, Default)]
-struct Held(BTreeMap<IpAddr, (String, String)>);
+struct AddressOwners(BTreeMap<IpAddr, (String, String)>);
 
-impl Held {
+impl AddressOwners {
     fn answer(&mut self, asked: &Value) -> Value {
         let done = json!({ "ok": {} });
         if let Some(assign) = asked.get("assign") {

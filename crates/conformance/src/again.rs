@@ -4,14 +4,14 @@ use std::path::Path;
 
 /// The parts that all such commands share.
 #[derive(Debug, Clone)]
-pub(crate) struct Again {
+pub(crate) struct RerunCommand {
     program: String,
     options: Vec<String>,
 }
 
-impl Again {
+impl RerunCommand {
     pub(crate) fn new() -> Self {
-        Again { program: "netwright".to_owned(), options: Vec::new() }
+        RerunCommand { program: "netwright".to_owned(), options: Vec::new() }
     }
 
     /// Sets how the program is called.
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_shell_reads_the_command_back() {
-        let mut again = Again::new();
+        let mut again = RerunCommand::new();
         let line = again.line(Path::new("/opt/cni/bin"), "bridge", "del-twice");
         let expected =
             "netwright conformance --bin-dir /opt/cni/bin --plugin bridge --case del-twice";

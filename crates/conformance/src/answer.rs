@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::case::{Outcome, fail};
-use crate::process::Finished;
+use crate::process::ProgramOutput;
 
 /// How much of a text a report shows.
 const SHOWN: usize = 1500;
@@ -11,7 +11,7 @@ const SHOWN: usize = 1500;
 /// One answer, with the call in words for readers of a report.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) finished: Finished,
+    pub(crate) finished: ProgramOutput,
     /// The call in words: `ADD`, `DEL without CNI_NETNS`.
     pub(crate) question: String,
 }

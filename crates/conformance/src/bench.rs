@@ -17,7 +17,7 @@ use crate::answer::{Answer, shown};
 use crate::case::{Kind, OrBroken as _, Outcome, Stop, fail};
 use crate::process::Program;
 use crate::profile::Profile;
-use crate::shape::{self, Given};
+use crate::shape::{self, ResultAddress};
 use crate::snapshot::Snapshot;
 use crate::{delegate, lab};
 
@@ -248,7 +248,7 @@ impl Bench {
     }
 
     /// Begins a call without a subject.
-    pub(crate) fn ask<'b>(&'b self, verb: &str) -> Ask<'b> {
+    pub(crate) fn ask<'b>(&'b self, verb: &str) -> CallDraft<'b> {
         let environment = BTreeMap::from([
             ("CNI_COMMAND".to_owned(), verb.to_owned()),
             ("CNI_PATH".to_owned(), self.cni_path()),
@@ -261,7 +261,7 @@ impl Bench {
         };
         let mut config = json!({ "name": NETWORK, "type": self.job.plugin });
         config["cniVersion"] = version.unwrap_or_else(|| "1.1.0".to_owned()).into();
-        Ask {
+        CallDraft {
             bench: self,
             verb: verb.to_owned(),
             environment,
@@ -272,12 +272,12 @@ impl Bench {
     }
 
     /// Begins a call with the plugin's own configuration.
-    pub(crate) fn configured(&self, verb: &str) -> Ask<'_> {
+    pub(crate) fn configured(&self, verb: &str) -> CallDraft<'_> {
         self.ask(verb).with(&self.plugin_config(1))
     }
 
     /// Begins a call for an attachment, with everything that a runtime gives.
-    pub(crate) fn about(&self, verb: &str, target: &Target) -> Ask<'_> {
+    pub(crate) fn about(&self, verb: &str, target: &Target) -> CallDraft<'_> {
         let mut ask = self.ask(verb).with(&self.plugin_config(target.number));
         for (key, value) in [
             ("CNI_CONTAINERID", target.container.name.clone()),
@@ -298,7 +298,7 @@ impl Bench {
     }
 
     /// Begins GC of the network; the given attachments are valid.
-    pub(crate) fn collect(&self, valid: &[&Target]) -> Ask<'_> {
+    pub(crate) fn collect(&self, valid: &[&Target]) -> CallDraft<'_> {
         let valid: Vec<Value> = valid
             .iter()
             .map(|target| json!({ "containerID": target.container.name, "ifname": target.ifname }))
@@ -385,14 +385,14 @@ pub(crate) fn find(netlink: &mut RouteSocket, name: &str) -> Outcome<kernel::rou
 }
 
 /// Returns the addresses that the n-th attachment gets from our delegate.
-pub(crate) fn given(number: u8, interface: Option<usize>) -> Vec<Given> {
+pub(crate) fn given(number: u8, interface: Option<usize>) -> Vec<ResultAddress> {
     let v4 = |last| IpAddr::from(Ipv4Addr::new(10, 88, 0, last));
     let v6 = |last| IpAddr::from(Ipv6Addr::new(0xfd88, 0, 0, 0, 0, 0, 0, last));
     let last = number + 1;
     let net = |address, length| IpNet::new(address, length).expect("the lengths are in range");
     vec![
-        Given { address: net(v4(last), 24), gateway: v4(1), interface },
-        Given { address: net(v6(u16::from(last)), 64), gateway: v6(1), interface },
+        ResultAddress { address: net(v4(last), 24), gateway: v4(1), interface },
+        ResultAddress { address: net(v6(u16::from(last)), 64), gateway: v6(1), interface },
     ]
 }
 
@@ -408,7 +408,7 @@ fn routed(number: u8, v4: bool) -> (IpNet, IpAddr) {
 
 /// A call that is being prepared.
 #[derive(Debug)]
-pub(crate) struct Ask<'b> {
+pub(crate) struct CallDraft<'b> {
     bench: &'b Bench,
     verb: String,
     pub(crate) environment: BTreeMap<String, String>,
@@ -417,7 +417,7 @@ pub(crate) struct Ask<'b> {
     notes: Vec<String>,
 }
 
-impl Ask<'_> {
+impl CallDraft<'_> {
     /// Adds keys to the configuration.
     #[must_use]
     pub(crate) fn with(mut self, keys: &Value) -> Self {
@@ -472,8 +472,8 @@ impl Ask<'_> {
     }
 
     /// Makes the call one that any thread can send; it is not recorded.
-    pub(crate) fn detached(self) -> Detached {
-        Detached {
+    pub(crate) fn detached(self) -> PreparedCall {
+        PreparedCall {
             executable: self.bench.job.bin_dir.join(&self.bench.job.plugin),
             stdin: self.bytes(),
             environment: self
@@ -516,7 +516,7 @@ impl Ask<'_> {
 
 /// A call that is ready to be sent.
 #[derive(Debug)]
-pub(crate) struct Detached {
+pub(crate) struct PreparedCall {
     executable: PathBuf,
     stdin: Vec<u8>,
     environment: Vec<(OsString, OsString)>,
@@ -524,7 +524,7 @@ pub(crate) struct Detached {
     deadline: Duration,
 }
 
-impl Detached {
+impl PreparedCall {
     /// Calls the plugin.
     pub(crate) fn send(&self) -> Answer {
         let program = Program {

@@ -34,7 +34,7 @@ pub(crate) fn start() -> Outcome {
     }
     let listener = UnixListener::bind(SOCKET).or_broken("start the driver")?;
     thread::spawn(move || {
-        let mut held = Held::default();
+        let mut held = DriverState::default();
         for stream in listener.incoming().flatten() {
             // Ignore errors: the client is gone.
             let _ = held.serve(&stream);
@@ -63,14 +63,14 @@ pub(crate) fn start_pods() -> Outcome {
 
 /// The networks and endpoints of the driver.
 #[derive(Debug, Default)]
-struct Held {
+struct DriverState {
     /// The gateways of each network.
     networks: BTreeMap<String, Vec<IpNet>>,
     /// The network of each endpoint.
     endpoints: BTreeMap<String, String>,
 }
 
-impl Held {
+impl DriverState {
     fn serve(&mut self, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();

@@ -38,7 +38,7 @@ pub(crate) struct Program<'a> {
 
 /// How a program ended, and its output until then.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Finished {
+pub(crate) struct ProgramOutput {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     /// The exit code; `None` when a signal ended it.
@@ -79,16 +79,16 @@ impl fmt::Display for Trouble {
 
 impl Program<'_> {
     /// Runs it until it ends, or until the deadline.
-    pub(crate) fn run(&self) -> Finished {
+    pub(crate) fn run(&self) -> ProgramOutput {
         let started = Instant::now();
         let mut child = match self.spawn() {
             Ok(child) => child,
             Err(error) => {
                 let trouble = Some(Trouble::NotStarted(error.to_string()));
-                return Finished { trouble, ..Finished::default() };
+                return ProgramOutput { trouble, ..ProgramOutput::default() };
             }
         };
-        let mut finished = Finished::default();
+        let mut finished = ProgramOutput::default();
         let talked = Conversation::new(&mut child, self)
             .and_then(|talk| talk.run(started, &mut finished, self));
         if let Err(error) = talked {
@@ -158,7 +158,7 @@ impl<'a> Conversation<'a> {
     fn run(
         mut self,
         started: Instant,
-        out: &mut Finished,
+        out: &mut ProgramOutput,
         program: &Program<'_>,
     ) -> io::Result<()> {
         let mut ended: Option<Instant> = None;
@@ -277,7 +277,7 @@ fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn sh(script: &str) -> Finished {
+    fn sh(script: &str) -> ProgramOutput {
         let program = Program {
             executable: Path::new("/bin/sh"),
             arguments: &["-c".into(), script.into()],

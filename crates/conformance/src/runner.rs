@@ -10,11 +10,11 @@ use rustix::thread::UnshareFlags;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::again::Again;
+use crate::again::RerunCommand;
 use crate::bench::{CALL_DEADLINE, Job};
 use crate::case::{Case, Kind, Verdict};
 use crate::child::Reply;
-use crate::process::{Finished, Program};
+use crate::process::{Program, ProgramOutput};
 use crate::profile::Profile;
 use crate::report::{CaseReport, PluginReport, Report};
 use crate::schedule::Schedule;
@@ -55,7 +55,7 @@ pub struct Suite {
     path: String,
     workers: usize,
     call_timeout: Duration,
-    again: Again,
+    again: RerunCommand,
 }
 
 /// Why the suite cannot be run as requested.
@@ -127,7 +127,7 @@ impl Suite {
             path: path.to_owned(),
             workers,
             call_timeout: CALL_DEADLINE,
-            again: Again::new(),
+            again: RerunCommand::new(),
         })
     }
 
@@ -303,12 +303,12 @@ impl Suite {
     /// Runs a case's process as the first of a new PID namespace: when it ends, every process that
     /// a plugin left ends too. The thread that asks for such a namespace can start only that one
     /// process.
-    fn in_pid_namespace(&self, job: &[u8]) -> Finished {
+    fn in_pid_namespace(&self, job: &[u8]) -> ProgramOutput {
         let run = || {
             if let Err(errno) = lab::unshare(UnshareFlags::NEWPID) {
                 let why = format!("make a PID namespace: {errno}");
                 let trouble = Some(crate::process::Trouble::NotStarted(why));
-                return Finished { trouble, ..Finished::default() };
+                return ProgramOutput { trouble, ..ProgramOutput::default() };
             }
             let program = Program {
                 executable: &self.launcher.program,
@@ -324,7 +324,7 @@ impl Suite {
     }
 }
 
-fn no_reply(finished: &Finished) -> Verdict {
+fn no_reply(finished: &ProgramOutput) -> Verdict {
     let trouble = finished.trouble.as_ref().map(ToString::to_string);
     let stderr = crate::answer::shown(&finished.stderr);
     let code = finished.code;

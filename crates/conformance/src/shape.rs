@@ -38,14 +38,14 @@ pub(crate) fn has_verb(version: &str, verb: &str) -> bool {
 
 /// An address for a result.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
+pub(crate) struct ResultAddress {
     pub(crate) address: IpNet,
     pub(crate) gateway: IpAddr,
     pub(crate) interface: Option<usize>,
 }
 
 /// Writes a result with a default route for each address.
-pub(crate) fn write(version: &str, interfaces: &[Value], given: &[Given]) -> Value {
+pub(crate) fn write(version: &str, interfaces: &[Value], given: &[ResultAddress]) -> Value {
     let default = |net: &IpNet| if net.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" };
     if is_old(version) {
         let mut result = json!({ "cniVersion": version });
@@ -190,12 +190,12 @@ fn routes(routes: Option<&Value>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn given() -> Vec<Given> {
+    fn given() -> Vec<ResultAddress> {
         ["10.0.0.2/24", "fd00::2/64"]
             .into_iter()
             .map(|address| {
                 let address: IpNet = address.parse().unwrap();
-                Given { address, gateway: address.addr(), interface: Some(0) }
+                ResultAddress { address, gateway: address.addr(), interface: Some(0) }
             })
             .collect()
     }

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
-use agent::load::{Loaded, Surroundings};
+use agent::load::{LoadedConfig, Surroundings};
 use agent::metrics;
 use agent::report::{self, Report, State, Status};
 use agent::setting::Setting as _;
@@ -244,7 +244,7 @@ pub(crate) fn is_there(matches: &ArgMatches, file: &Path) -> Result<(), Stop> {
 
 /// What `agent reload` says as JSON.
 #[derive(Debug, Serialize)]
-struct Reloaded<'a> {
+struct ReloadReport<'a> {
     #[serde(flatten)]
     change: &'a Change,
     dry_run: bool,
@@ -275,7 +275,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         (false, None) => have_services_read(roots, &file, around, &status, &new),
     };
     if !text {
-        crate::say(&json(&Reloaded { change: &change, dry_run, failed: &failed }));
+        crate::say(&json(&ReloadReport { change: &change, dry_run, failed: &failed }));
     }
     if failed.is_empty() {
         return Ok(());
@@ -293,7 +293,7 @@ fn have_services_read(
     file: &Path,
     around: Surroundings,
     status: &Status,
-    new: &Loaded,
+    new: &LoadedConfig,
 ) -> Vec<String> {
     let mut failed = Vec::new();
     if let Err(error) = accepted::write(roots, new) {

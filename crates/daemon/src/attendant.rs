@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use agent::report::Said;
+use agent::report::LogLine;
 use agent::{Config, rights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ fn last_words(roots: &Roots, service: &str) -> PathBuf {
 
 /// Leaves the error with which a service ends, for `netwrightd agent status`.
 pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
-    let said = Said { at: health::now(), text: cni::text::one_line(error) };
+    let said = LogLine { at: health::now(), text: cni::text::one_line(error) };
     let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
     // If this fails, the status does not say why the service ended; the log does.
     let _ = state::create_directory(&home(roots, service), 0o700).and_then(|()| {
@@ -72,7 +72,7 @@ pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
 }
 
 /// Reads the error with which a service ended last.
-pub(crate) fn read_last_words(roots: &Roots, service: &str) -> Option<Said> {
+pub(crate) fn read_last_words(roots: &Roots, service: &str) -> Option<LogLine> {
     let text = state::read_optional(&last_words(roots, service)).ok().flatten()?;
     serde_json::from_slice(&text).ok()
 }

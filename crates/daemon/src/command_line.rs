@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use agent::keys::{self, Key, Table};
 use agent::load::{self, FILE, Identity, Source};
 use agent::setting::Form;
-use agent::{Config, Loaded, accepted};
+use agent::{Config, LoadedConfig, accepted};
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -38,7 +38,7 @@ const FOLLOW: &str = "follow";
 #[derive(Debug)]
 pub(crate) struct Invocation {
     /// The configuration with the flags in it.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedConfig,
     /// Flags that are not keys of the configuration.
     pub(crate) more: ArgMatches,
     /// The files as they were before they were read.
@@ -242,7 +242,7 @@ pub(crate) fn refusal(error: clap::Error) -> Stop {
 }
 
 /// Sets what a service's flags say.
-fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(), Stop> {
+fn apply(table: &Table, matches: &ArgMatches, loaded: &mut LoadedConfig) -> Result<(), Stop> {
     apply_keys(keys::of_table(table.name).filter(|key| key.name != "enable"), matches, loaded)
 }
 
@@ -250,7 +250,7 @@ fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(),
 pub(crate) fn apply_keys(
     keys: impl Iterator<Item = &'static Key>,
     matches: &ArgMatches,
-    loaded: &mut Loaded,
+    loaded: &mut LoadedConfig,
 ) -> Result<(), Stop> {
     for key in keys {
         if matches.value_source(key.name) != Some(ValueSource::CommandLine) {
@@ -307,7 +307,7 @@ pub(crate) fn to_toml(service: &Service, arguments: &[OsString]) -> Result<Strin
     let (arguments, _) = with_two_dashes(arguments);
     let command = command(table, &more).no_binary_name(true);
     let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
-    let mut loaded = Loaded::default();
+    let mut loaded = LoadedConfig::default();
     if let Some(key) = keys::find(table.name, "enable") {
         let _ = (key.setting)(&mut loaded.config).read_flag("true");
         loaded.sources.insert((key.table, key.name), Source::default());
@@ -318,7 +318,7 @@ pub(crate) fn to_toml(service: &Service, arguments: &[OsString]) -> Result<Strin
 
 /// Says what to write in place of flags with one dash.
 fn warn_of_one_dash(table: &Table, matches: &ArgMatches, file: &Path) {
-    let mut loaded = Loaded::default();
+    let mut loaded = LoadedConfig::default();
     if apply(table, matches, &mut loaded).is_err() {
         return;
     }

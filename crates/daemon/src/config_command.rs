@@ -44,7 +44,7 @@ pub(crate) fn command() -> Command {
 
 /// What `config check` says as JSON.
 #[derive(Debug, Serialize)]
-struct Checked<'a> {
+struct CheckReport<'a> {
     files: &'a [PathBuf],
     problems: &'a [Problem],
 }
@@ -76,7 +76,7 @@ fn check(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
         Err(problems) => ([].as_slice(), problems.as_slice()),
     };
     if is_json(matches) {
-        crate::say(&json(&Checked { files, problems }));
+        crate::say(&json(&CheckReport { files, problems }));
         return match problems {
             [] => Ok(()),
             _ => Err(Stop::Configuration(Vec::new())),

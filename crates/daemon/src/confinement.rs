@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use agent::Config;
-use agent::rights::{self, Files, Rights, Sees};
+use agent::rights::{self, Files, HostView, Rights};
 use kernel::confine::{
     Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE, Step,
     Undone, confine, may_become_another,
@@ -31,7 +31,7 @@ const SHARED_MODE: u32 = 0o755;
 
 /// What comes of a confinement.
 #[derive(Debug, Default)]
-pub(crate) struct Confined {
+pub(crate) struct ConfinementOutcome {
     /// What the process's own surroundings do not permit, as in a container.
     pub(crate) undone: Vec<Undone>,
     /// The service's socket, which only root could open.
@@ -44,14 +44,14 @@ pub(crate) fn apply(
     config: &Config,
     roots: &Roots,
     environment: &[(OsString, OsString)],
-) -> Result<Confined, Stop> {
+) -> Result<ConfinementOutcome, Stop> {
     let rights = rights::of(service).expect("each service has its rights: a test looks");
     let folders = writable(rights, config, roots);
     let writable: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
     let devices: Vec<&Path> =
         rights.devices.iter().map(Path::new).filter(|device| device.exists()).collect();
     let homes = HOMES.map(Path::new);
-    let sees_containers = rights.sees == Sees::Containers;
+    let sees_containers = rights.sees == HostView::Containers;
     let mounts = match rights.files {
         Files::Everywhere { .. } => Mounts::Shared,
         Files::Only { .. } => Mounts::Own(OwnMounts {
@@ -101,7 +101,7 @@ pub(crate) fn apply(
         Stop::Failed(format!("confine the service {service}: {why}"))
     })?;
     undone.extend(more);
-    Ok(Confined { undone, socket })
+    Ok(ConfinementOutcome { undone, socket })
 }
 
 /// Returns the folders that the service may write, and makes those that are missing: those that its

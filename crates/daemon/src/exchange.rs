@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use cnm::http::{Incoming, Kind, Message};
-use node_api::socket::{self, NotConnected};
+use cnm::http::{IncomingMessage, Kind, Message};
+use node_api::socket::{self, ConnectFailure};
 use thiserror::Error;
 
 /// The longest answer that is read: the routes to several thousand nodes.
@@ -100,8 +100,8 @@ pub(crate) fn ask(
         None => ("GET", question),
     };
     let mut stream = socket::connect_now(path).map_err(|error| match error {
-        NotConnected::Nobody => NoAnswer::Nobody(path.display().to_string()),
-        NotConnected::Full => NoAnswer::Silent,
+        ConnectFailure::Nobody => NoAnswer::Nobody(path.display().to_string()),
+        ConnectFailure::Full => NoAnswer::Silent,
         other => NoAnswer::Failed(other.to_string()),
     })?;
     let late = |error: std::io::Error| match error.kind() {
@@ -118,13 +118,13 @@ pub(crate) fn ask(
         let text =
             format!("{method} {target} HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n");
         stream.write_all(text.as_bytes())?;
-        receive(&mut stream, Incoming::new(Kind::Answer, LONGEST_ANSWER))
+        receive(&mut stream, IncomingMessage::new(Kind::Answer, LONGEST_ANSWER))
     };
     let answered = talk().map_err(late)?;
     Ok((answered.status, answered.body))
 }
 
-fn receive(stream: &mut UnixStream, mut incoming: Incoming) -> std::io::Result<Message> {
+fn receive(stream: &mut UnixStream, mut incoming: IncomingMessage) -> std::io::Result<Message> {
     let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
     let mut bytes = [0; 4096];
     loop {
@@ -158,7 +158,7 @@ mod tests {
             // The connection whose question was given up is still there.
             for _ in 0..3 {
                 let (mut stream, _) = listener.accept().unwrap();
-                if let Ok(asked) = receive(&mut stream, Incoming::new(Kind::Request, 0)) {
+                if let Ok(asked) = receive(&mut stream, IncomingMessage::new(Kind::Request, 0)) {
                     let no = |target: &str| Answer::verdict(Some(format!("no {target}")));
                     let _ = stream.write_all(respond(&asked, no).as_bytes());
                 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent::metrics::Figure;
-use agent::report::{Missing, Report, Said, State, pid_namespace};
+use agent::report::{LogLine, Report, State, UnmetNeed, pid_namespace};
 use jiff::Timestamp;
 use tracing::Level;
 
@@ -74,8 +74,8 @@ struct Inner {
     values: BTreeMap<String, String>,
     outdated: Vec<String>,
     reloads: u64,
-    did: Option<Said>,
-    failed: Option<Said>,
+    did: Option<LogLine>,
+    failed: Option<LogLine>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +235,7 @@ impl Health {
         if Level::INFO < level {
             return;
         }
-        let said = Said { at: seconds((self.0.wall)()), text: text.to_owned() };
+        let said = LogLine { at: seconds((self.0.wall)()), text: text.to_owned() };
         let mut inner = self.inner();
         match level <= Level::WARN {
             true => inner.failed = Some(said),
@@ -277,10 +277,10 @@ impl Health {
         // need.
         let figures = self.0.figures.get().map(|figures| (figures.0)()).unwrap_or_default();
         let mut inner = self.inner();
-        let mut missing: Vec<Missing> = inner
+        let mut missing: Vec<UnmetNeed> = inner
             .missing
             .iter()
-            .map(|(what, why)| Missing { what: (*what).to_owned(), why: why.clone() })
+            .map(|(what, why)| UnmetNeed { what: (*what).to_owned(), why: why.clone() })
             .collect();
         let mut hint = None;
         if inner.phase == Phase::Serving
@@ -288,7 +288,7 @@ impl Health {
             && let Err(error) = path.symlink_metadata()
         {
             let why = format!("{}: {error}", path.display());
-            missing.push(Missing { what: "socket".to_owned(), why });
+            missing.push(UnmetNeed { what: "socket".to_owned(), why });
             hint = Some("restart the service: its socket was removed".to_owned());
         }
         let state = self.settle(&mut inner, hint.is_some());

@@ -31,17 +31,17 @@ pub(crate) type Subject = Vec<(&'static str, String)>;
 /// Adds `subject` to every line that this thread logs until the guard is dropped. Then the subject
 /// from before applies again.
 #[must_use]
-pub(crate) fn about(subject: Subject) -> About {
-    About { before: ABOUT.replace(subject) }
+pub(crate) fn about(subject: Subject) -> Context {
+    Context { before: ABOUT.replace(subject) }
 }
 
 /// See [`about`].
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct Context {
     before: Subject,
 }
 
-impl Drop for About {
+impl Drop for Context {
     fn drop(&mut self) {
         ABOUT.set(std::mem::take(&mut self.before));
     }
@@ -299,9 +299,9 @@ mod tests {
     use super::*;
 
     /// Stores what would be logged.
-    struct Kept(Arc<Mutex<String>>);
+    struct Buffer(Arc<Mutex<String>>);
 
-    impl Subscriber for Kept {
+    impl Subscriber for Buffer {
         fn enabled(&self, _: &Metadata<'_>) -> bool {
             true
         }
@@ -331,7 +331,7 @@ mod tests {
             tracing::info!(ms = 3, "done");
             said.lock().unwrap().clone()
         };
-        tracing::subscriber::with_default(Kept(Arc::clone(&said)), || {
+        tracing::subscriber::with_default(Buffer(Arc::clone(&said)), || {
             let outer = about(vec![("network", "n".to_owned()), ("endpoint", "a b".to_owned())]);
             assert_eq!(logged(), r#"done ms=3 network=n endpoint="a b""#);
             let inner = about(vec![("endpoint", "other".to_owned())]);
@@ -347,7 +347,7 @@ mod tests {
     fn a_terminal_obeys_nothing_of_a_log() {
         let said = Arc::new(Mutex::new(String::new()));
         let name = "web\u{1b}[2J\u{9b}31m\u{202e}";
-        tracing::subscriber::with_default(Kept(Arc::clone(&said)), || {
+        tracing::subscriber::with_default(Buffer(Arc::clone(&said)), || {
             tracing::info!(container = name, other = ?name, order = %"\u{202e}x", "of {name}\nforged");
         });
         assert_eq!(

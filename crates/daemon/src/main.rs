@@ -67,9 +67,9 @@ use clap::{Arg, ArgAction, Command};
 use kernel::heap::Heap;
 use signal_hook::consts::SIGHUP;
 
-use confinement::Confined;
+use confinement::ConfinementOutcome;
 use health::{Health, Manager};
-use services::setup::{Process, Reread, failed};
+use services::setup::{ConfigReader, Process, failed};
 use services::{Service, Stop};
 
 /// A service may have hundreds of thousands of small blocks, those of thousands of nodes: musl's
@@ -153,9 +153,9 @@ fn run_service(
         let user = own_user::of_state(name, &roots).map_err(failed)?;
         return own_user::prepare(name, config, &roots, user).map_err(Stop::Failed);
     }
-    let Confined { undone, socket } = match invocation.is_confined() {
+    let ConfinementOutcome { undone, socket } = match invocation.is_confined() {
         true => confinement::apply(name, config, &roots, &environment)?,
-        false => Confined::default(),
+        false => ConfinementOutcome::default(),
     };
     // A process that becomes another user forgets this (man 2 PR_SET_PDEATHSIG).
     if let Some(parent) = variable(&environment, supervisor::VARIABLE) {
@@ -183,7 +183,7 @@ fn run_service(
     let undone = undone.iter().map(|step| format!("cannot {step}: {}", step.source));
     health.is_less_confined(undone.collect());
     let (again, same) = (Arc::new(AtomicBool::new(false)), arguments.clone());
-    let reread: Reread = Arc::new(move || {
+    let reread: ConfigReader = Arc::new(move || {
         let read = command_line::read(service, &arguments, around, &roots)?;
         (service.check)(&read)?;
         Ok(read.loaded.config)

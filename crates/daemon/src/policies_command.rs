@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
-use agent::config::Isolate;
+use agent::config::IsolationScope;
 use agent::keys::{self, Key};
 use agent::load;
 use clap::builder::{PossibleValuesParser, ValueParser};
@@ -27,7 +27,7 @@ use crate::services::policy::drops::{DroppedPacket, Page};
 use crate::services::policy::isolate::isolation;
 use crate::services::policy::listing::list;
 use crate::services::policy::objects;
-use crate::services::policy::of_files::{self, OfFiles};
+use crate::services::policy::of_files::{self, FileWorld};
 use crate::services::policy::question::{End, Question, judge, traffic};
 
 mod text;
@@ -153,32 +153,32 @@ pub(crate) fn run(matches: &ArgMatches, roots: &Roots) -> Result<(), Stop> {
         None => show_list(matches, roots),
     };
     done.map_err(|failed| match failed {
-        Failed::NotJudged(why) => {
+        CommandFailure::NotJudged(why) => {
             crate::complain(&why.iter().map(|why| format!("error: {why}\n")).collect::<String>());
             Stop::Said(NOT_JUDGED)
         }
-        Failed::NotSo(why) => {
+        CommandFailure::NotSo(why) => {
             crate::complain(&format!("error: {why}\n"));
             Stop::Said(NOT_SO)
         }
-        Failed::Usage(stop) => stop,
+        CommandFailure::Usage(stop) => stop,
     })
 }
 
 /// Why a command does not end with 0.
 #[derive(Debug)]
-enum Failed {
+enum CommandFailure {
     NotJudged(Vec<String>),
     NotSo(String),
     /// The command line is wrong.
     Usage(Stop),
 }
 
-fn not_judged(why: impl Into<String>) -> Failed {
-    Failed::NotJudged(vec![why.into()])
+fn not_judged(why: impl Into<String>) -> CommandFailure {
+    CommandFailure::NotJudged(vec![why.into()])
 }
 
-fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
+fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
     let end = |name| matches.get_one::<End>(name).expect("it is required").clone();
     let question = Question {
         source: end(SOURCE),
@@ -206,7 +206,7 @@ fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
     match expected {
         Some(expected) if expected != judged.allowed => {
             let word = |allowed| if allowed { "allowed" } else { "denied" };
-            Err(Failed::NotSo(format!(
+            Err(CommandFailure::NotSo(format!(
                 "{} to {}, {}, is {}, and {} was expected",
                 judged.source,
                 judged.destination,
@@ -220,7 +220,7 @@ fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
 }
 
 /// Reads the files that were named, if any were.
-fn of_named_files(matches: &ArgMatches) -> Result<Option<OfFiles>, Failed> {
+fn of_named_files(matches: &ArgMatches) -> Result<Option<FileWorld>, CommandFailure> {
     let Some(paths) = matches.try_get_many::<PathBuf>(FILES).ok().flatten() else {
         return Ok(None);
     };
@@ -236,7 +236,7 @@ fn of_named_files(matches: &ArgMatches) -> Result<Option<OfFiles>, Failed> {
         return Err(not_judged("the folder has no file whose name ends in .yaml, .yml or .json"));
     }
     let (isolation, note) = isolation_of(matches)?;
-    let mut files = of_files::world(files, Some(isolation)).map_err(Failed::NotJudged)?;
+    let mut files = of_files::world(files, Some(isolation)).map_err(CommandFailure::NotJudged)?;
     files.notes.extend(note);
     Ok(Some(files))
 }
@@ -248,29 +248,29 @@ fn isolation_keys() -> impl Iterator<Item = &'static Key> {
 
 /// Returns which namespaces are isolated by default, as the configuration and the flags say it, and
 /// a note if it is more than those that their labels name.
-fn isolation_of(matches: &ArgMatches) -> Result<(Isolation, Option<String>), Failed> {
+fn isolation_of(matches: &ArgMatches) -> Result<(Isolation, Option<String>), CommandFailure> {
     let file = configuration_of(matches);
     let (mut loaded, problems) = load::read(&file);
     if !problems.is_empty() {
         let problems = problems.iter().map(|problem| problem.to_string().trim_end().to_owned());
-        return Err(Failed::NotJudged(problems.collect()));
+        return Err(CommandFailure::NotJudged(problems.collect()));
     }
     let is_named = matches.value_source(CONFIGURATION) == Some(ValueSource::CommandLine);
     if is_named && !loaded.files.contains(&file) {
         return Err(not_judged(format!("{}: there is no such file", file.display())));
     }
-    apply_keys(isolation_keys(), matches, &mut loaded).map_err(Failed::Usage)?;
+    apply_keys(isolation_keys(), matches, &mut loaded).map_err(CommandFailure::Usage)?;
     let config = &loaded.config.policy;
     let source = loaded.sources.get(&("policy", "isolate")).map(|source| source.file.display());
     let source = source.map(cni::text::one_line).filter(|file| !file.is_empty());
-    let note = (config.isolate.0 == Isolate::Namespaces).then(|| {
+    let note = (config.isolate.0 == IsolationScope::Namespaces).then(|| {
         let source = source.unwrap_or_else(|| "--isolate".to_owned());
         format!("namespaces are isolated by default, as {source} says")
     });
     Ok((isolation(config), note))
 }
 
-fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
+fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
     let files = of_named_files(matches)?;
     let listing = match &files {
         Some(files) => {
@@ -283,15 +283,15 @@ fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
     let faults = files.map(|files| files.faults).unwrap_or_default();
     match faults.len() {
         0 => Ok(()),
-        1 => Err(Failed::NotSo(faults.into_iter().collect())),
+        1 => Err(CommandFailure::NotSo(faults.into_iter().collect())),
         count => {
             crate::complain(&asides(&[], &faults));
-            Err(Failed::NotSo(format!("{count} parts of the policies were refused")))
+            Err(CommandFailure::NotSo(format!("{count} parts of the policies were refused")))
         }
     }
 }
 
-fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
+fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
     let follows = matches.get_flag(FOLLOW);
     let page: Page = ask_service(matches, roots, &format!("{DROPS}0"))?;
     if !follows {
@@ -325,7 +325,7 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
         match ask_service(matches, roots, &format!("{DROPS}{next}")) {
             Ok(found) => page = Some(found),
             // The service may be starting again.
-            Err(Failed::NotJudged(why)) if !silent => {
+            Err(CommandFailure::NotJudged(why)) if !silent => {
                 crate::complain(&format!("{}; asking again\n", why.join("; ")));
                 silent = true;
             }
@@ -344,12 +344,16 @@ fn ask_service<T: DeserializeOwned>(
     matches: &ArgMatches,
     roots: &Roots,
     question: &str,
-) -> Result<T, Failed> {
+) -> Result<T, CommandFailure> {
     serde_json::from_slice(&answer_of(matches, roots, question)?)
         .map_err(|error| not_judged(format!("read what the service says: {error}")))
 }
 
-fn answer_of(matches: &ArgMatches, roots: &Roots, question: &str) -> Result<Vec<u8>, Failed> {
+fn answer_of(
+    matches: &ArgMatches,
+    roots: &Roots,
+    question: &str,
+) -> Result<Vec<u8>, CommandFailure> {
     let path = match matches.get_one::<PathBuf>(SOCKET) {
         Some(path) => path.clone(),
         None => attendant::socket(roots, "policy"),

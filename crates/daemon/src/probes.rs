@@ -180,7 +180,8 @@ mod tests {
         let health = Health::new("agent", crate::health::Manager::default(), FRESH * 60);
         health.serves(None);
         let mut probes = Probes::new(look, health.clone());
-        let listen = |at| Agent { listen: Some(agent::setting::Listen(at)), ..Agent::default() };
+        let listen =
+            |at| Agent { listen: Some(agent::setting::ListenAddress(at)), ..Agent::default() };
         probes.follow(&listen(address));
         let trouble = health.report().trouble().unwrap();
         assert!(trouble.starts_with(&format!("waiting: port: listen at {address}: ")), "{trouble}");

@@ -11,13 +11,13 @@ use clap::{Arg, ArgMatches, Command};
 use jiff::Timestamp;
 use routing::Block;
 use routing::routing::{Phase, Target};
-use routing::show::{Explained, PeerState, Row, Table};
+use routing::show::{Explanation, PeerState, Row, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::command_line::{self, is_json, json, output};
 use crate::exchange::{NoAnswer, ask};
-use crate::routes_probe::{self, Probed};
+use crate::routes_probe::{self, ProbeReport};
 use crate::services::Stop;
 use crate::services::routing::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
@@ -116,7 +116,7 @@ fn probe(matches: &ArgMatches) -> Result<(), Stop> {
 }
 
 /// Returns what was found out, as people read it.
-fn probe_table(probed: &[Probed]) -> String {
+fn probe_table(probed: &[ProbeReport]) -> String {
     let head = ["NODE", "PATH", "ADDRESS", "TIME", "FITS", "UDP", "RESULT"];
     let lines: Vec<Vec<String>> = std::iter::once(head.map(str::to_owned).to_vec())
         .chain(probed.iter().map(|one| one.cells().to_vec()))
@@ -272,7 +272,7 @@ fn line(row: &Row) -> [String; 6] {
     ]
 }
 
-fn explained(explained: &Explained) -> String {
+fn explained(explained: &Explanation) -> String {
     let mut text: String = explained
         .sentences
         .iter()

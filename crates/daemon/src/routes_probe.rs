@@ -26,7 +26,7 @@ const CLOSED: u16 = 33_434;
 
 /// A path, and what was found out about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Probed {
+pub(crate) struct ProbeReport {
     /// The path.
     target: Target,
     /// What was found out.
@@ -36,7 +36,7 @@ pub(crate) struct Probed {
 }
 
 /// Asks by all of these paths.
-pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<Probed>> {
+pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<ProbeReport>> {
     let mut all = Vec::new();
     // Two questions each at first.
     for some in targets.chunks(echo::AT_ONCE / 2) {
@@ -45,20 +45,20 @@ pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<Probed>> {
     Ok(all)
 }
 
-fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
+fn probe_some(targets: &[Target]) -> io::Result<Vec<ProbeReport>> {
     let both = |target: &Target| [by_path(target, 0), Question::small(target.underlay)];
     let questions: Vec<Question> = targets.iter().flat_map(both).collect();
     let heard = echo::ask_all_and_hear(&questions, TIMEOUT)?;
-    let mut probed: Vec<Probed> = targets
+    let mut probed: Vec<ProbeReport> = targets
         .iter()
         .zip(heard.chunks_exact(2))
         .map(|(target, pair)| {
             let probe = judge(target, pair[0], pair[1]);
-            Probed { target: target.clone(), probe, checksum_fault: false }
+            ProbeReport { target: target.clone(), probe, checksum_fault: false }
         })
         .collect();
     // An address that has answered can be asked more.
-    let mut alive: Vec<&mut Probed> =
+    let mut alive: Vec<&mut ProbeReport> =
         probed.iter_mut().filter(|one| one.probe.rtt_us.is_some()).collect();
     measure(&mut alive)?;
     ask_udp(&mut alive)?;
@@ -97,10 +97,10 @@ pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
 }
 
 /// Finds the largest packet that arrives, up to the size that is to fit.
-fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
+fn measure(alive: &mut [&mut ProbeReport]) -> io::Result<()> {
     // The largest size that arrives, and the smallest that does not. The first question has the
     // size that is to fit.
-    let said = |one: &Probed| one.target.mtu.unwrap_or(SMALLEST);
+    let said = |one: &ProbeReport| one.target.mtu.unwrap_or(SMALLEST);
     let mut between: Vec<(u32, u32)> = alive.iter().map(|one| (SMALLEST, said(one) + 1)).collect();
     let mut is_first = true;
     loop {
@@ -138,8 +138,8 @@ fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
 }
 
 /// Finds out whether UDP with a checksum arrives, and if not, whether it does without one.
-fn ask_udp(alive: &mut [&mut Probed]) -> io::Result<()> {
-    let ask = |of: &[&mut Probed], with_checksum| {
+fn ask_udp(alive: &mut [&mut ProbeReport]) -> io::Result<()> {
+    let ask = |of: &[&mut ProbeReport], with_checksum| {
         let addresses: Vec<_> = of.iter().map(|one| one.target.path).collect();
         echo::ask_closed_ports(&addresses, CLOSED, with_checksum, TIMEOUT)
     };
@@ -157,7 +157,7 @@ fn ask_udp(alive: &mut [&mut Probed]) -> io::Result<()> {
     Ok(())
 }
 
-impl Probed {
+impl ProbeReport {
     /// Says what is wrong.
     pub(crate) fn fault(&self) -> Option<String> {
         let Target { path, underlay, mtu, by, .. } = &self.target;
@@ -227,8 +227,8 @@ impl Probed {
 mod tests {
     use super::*;
 
-    fn probed(path: Answer, underlay: Answer, mtu: Option<u32>, udp: Option<bool>) -> Probed {
-        Probed {
+    fn probed(path: Answer, underlay: Answer, mtu: Option<u32>, udp: Option<bool>) -> ProbeReport {
+        ProbeReport {
             target: Target {
                 peer: "b".to_owned(),
                 family: Family::V4,
@@ -266,7 +266,7 @@ mod tests {
         }
         target.by = Path::Native;
         let probe = judge(&target, heard(Echo::Silent, Some("192.0.2.1")), own);
-        let fault = Probed { target, probe, checksum_fault: false }.fault().unwrap();
+        let fault = ProbeReport { target, probe, checksum_fault: false }.fault().unwrap();
         assert!(fault.contains("does the network have a route"), "{fault}");
     }
 
@@ -297,7 +297,7 @@ mod tests {
             (probed(yes, no, Some(1400), Some(true)), "1450 bytes are said to fit, and 1400 do"),
             (probed(yes, yes, Some(1450), Some(false)), "a packet filter may drop it"),
             (
-                Probed { checksum_fault: true, ..probed(yes, yes, Some(1450), Some(false)) },
+                ProbeReport { checksum_fault: true, ..probed(yes, yes, Some(1450), Some(false)) },
                 "tx-checksum-ip-generic off",
             ),
         ] {

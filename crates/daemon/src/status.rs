@@ -39,13 +39,16 @@ pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
         file.exists() || accepted.is_some_and(|accepted| !accepted.sources.is_empty());
     Status {
         agent,
-        services: services.into_iter().filter_map(|one| told(one, is_configured)).collect(),
+        services: services
+            .into_iter()
+            .filter_map(|one| without_disabled(one, is_configured))
+            .collect(),
     }
 }
 
 /// Leaves out the socket of a killed service that is no longer enabled. Where nothing says what is
 /// enabled, as on a node whose services are in containers, a service that left its socket is missed.
-fn told(report: Report, is_configured: bool) -> Option<Report> {
+fn without_disabled(report: Report, is_configured: bool) -> Option<Report> {
     match report.enabled || report.state != State::Stopped {
         true => Some(report),
         false if is_configured => None,

@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent::change::{Change, between, shown};
-use agent::load::{Loaded, Surroundings};
+use agent::load::{LoadedConfig, Surroundings};
 use agent::report::{AGENT, Report, Status};
 use agent::{Config, Problem, accepted, keys};
 use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, wait};
@@ -46,7 +46,7 @@ use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
 use crate::status::{self, Processes};
 use crate::variable;
-use child::{Child, Ended};
+use child::{Child, ExitReason};
 
 /// The variable with the process ID of a service's supervisor.
 pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
@@ -190,7 +190,7 @@ struct Supervisor {
     roots: Roots,
     children: Vec<Child>,
     /// The configuration that is in force.
-    loaded: Loaded,
+    loaded: LoadedConfig,
     /// The file from which the services read it.
     for_services: PathBuf,
     health: Health,
@@ -272,11 +272,11 @@ impl Supervisor {
             };
             let service = child.service;
             match child.ended(status.into(), Instant::now()) {
-                Ended::Asked => tracing::info!(service, "the service ended"),
-                Ended::Refused(why) => {
+                ExitReason::Asked => tracing::info!(service, "the service ended"),
+                ExitReason::Refused(why) => {
                     tracing::error!(service, "{why}; it waits for a reload");
                 }
-                Ended::Failed(why, pause) => {
+                ExitReason::Failed(why, pause) => {
                     tracing::warn!(service, ?pause, "{why}; it starts again");
                 }
             }
@@ -350,7 +350,7 @@ impl Supervisor {
     fn apply(&mut self, change: &Change) {
         let now = Instant::now();
         for child in &mut self.children {
-            let is_in = |changed: &[agent::change::Changed]| {
+            let is_in = |changed: &[agent::change::ServiceChange]| {
                 changed.iter().any(|changed| changed.service == child.service)
             };
             let (restarts, is_told) = (is_in(&change.restart), is_in(&change.tell));

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use cnm::http::{Incoming, Kind};
+use cnm::http::{IncomingMessage, Kind};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::exchange::{self, Answer};
@@ -38,7 +38,7 @@ struct Talk<S> {
 /// What a client does.
 enum Turn {
     /// It asks.
-    Asks(Incoming),
+    Asks(IncomingMessage),
     /// It reads the answer; `written` counts the bytes that its socket has taken.
     Reads { answer: Vec<u8>, written: usize },
 }
@@ -107,7 +107,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
                 if MOST <= self.all.len() {
                     self.all.remove(0);
                 }
-                let turn = Turn::Asks(Incoming::new(Kind::Request, 0));
+                let turn = Turn::Asks(IncomingMessage::new(Kind::Request, 0));
                 self.all.push(Talk { stream, turn, until: Instant::now() + TIMEOUT });
             }
             // The client has gone.
@@ -233,7 +233,7 @@ mod tests {
             Talk { stream, turn, until: Instant::now() }
         };
         let reads = |length| talk(Turn::Reads { answer: vec![b'x'; length], written: 0 });
-        let asks = || talk(Turn::Asks(Incoming::new(Kind::Request, 0)));
+        let asks = || talk(Turn::Asks(IncomingMessage::new(Kind::Request, 0)));
         let mut talks = vec![asks(), reads(5), reads(3), asks(), reads(4)];
         let mut left = |most| {
             make_room(&mut talks, most);

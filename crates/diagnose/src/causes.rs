@@ -15,11 +15,13 @@ use scene::{Namespace, Scene};
 
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::rules::{BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, Unexamined, is_because_of};
+use crate::rules::{
+    BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
+};
 
 /// A finding with what it explains.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explained {
+pub struct RootCause {
     /// The cause.
     pub finding: Finding,
     /// What is so because of it.
@@ -31,12 +33,12 @@ pub struct Explained {
 pub struct Diagnosis {
     /// The causes: errors first, then warnings, then what could not be looked at; of each the
     /// deepest first.
-    pub causes: Vec<Explained>,
+    pub causes: Vec<RootCause>,
     /// What is as people decided, and filters that cannot be judged while nothing shows that they
     /// do harm.
     pub notes: Vec<Finding>,
     /// What was not examined, so that nothing is known of it.
-    pub unexamined: Vec<Unexamined>,
+    pub unexamined: Vec<UnexaminedWay>,
     /// How many things were looked at.
     pub looked_at: usize,
 }
@@ -71,9 +73,9 @@ impl Diagnosis {
         let (filters, notes): (Vec<_>, Vec<_>) = all.partition(|note| note.id == UNJUDGED);
         self.notes = notes;
         // They come first among these: see `DEPTHS`.
-        let is_known = |cause: &Explained| cause.finding.severity != Severity::Unknown;
+        let is_known = |cause: &RootCause| cause.finding.severity != Severity::Unknown;
         let place = self.causes.partition_point(is_known);
-        let alone = |finding: Finding| Explained { finding, explains: Vec::new() };
+        let alone = |finding: Finding| RootCause { finding, explains: Vec::new() };
         drop(self.causes.splice(place..place, filters.into_iter().map(alone)));
     }
 }
@@ -247,17 +249,17 @@ const BY_ROUTE: &str = ", to which the host has a route";
 pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     let mut findings = joined(together(findings));
     findings.sort_by_cached_key(|one| (one.severity, depth_of(one), one.id, one.object.clone()));
-    let mut sorted = Sorted::default();
+    let mut sorted = CauseIndex::default();
     // Causes are deeper, so they are there before what they explain.
     findings.into_iter().for_each(|finding| sorted.put(finding));
     let causes = sorted.causes;
     // What cannot be judged may be the cause of what nothing else explains.
     let is_open = causes.iter().any(|cause| is_open(&cause.finding));
-    let is_note = |cause: &Explained| match cause.finding.id {
+    let is_note = |cause: &RootCause| match cause.finding.id {
         UNJUDGED => !is_open,
         id => [DENIED, BY_SENDER, BY_ITSELF].contains(&id),
     };
-    let (notes, causes): (Vec<Explained>, Vec<Explained>) = causes.into_iter().partition(is_note);
+    let (notes, causes): (Vec<RootCause>, Vec<RootCause>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();
     Diagnosis { causes, notes, unexamined: Vec::new(), looked_at: looked_at(scene) }
 }
@@ -306,19 +308,19 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// A cause by its number, or what it explains by the number of both.
-type At = (usize, Option<usize>);
+type CausePosition = (usize, Option<usize>);
 
 /// Causes with what they explain, and which of them hit a container: only findings that hit the
 /// same one explain each other, and of each there may be 10,000.
 #[derive(Default)]
-struct Sorted {
-    causes: Vec<Explained>,
-    by_container: HashMap<String, Vec<At>>,
+struct CauseIndex {
+    causes: Vec<RootCause>,
+    by_container: HashMap<String, Vec<CausePosition>>,
     /// One that names no container hits all.
-    of_all: Vec<At>,
+    of_all: Vec<CausePosition>,
 }
 
-impl Sorted {
+impl CauseIndex {
     fn put(&mut self, finding: Finding) {
         let hits = finding.hits.clone();
         let at = match self.cause_of(&finding) {
@@ -328,7 +330,7 @@ impl Sorted {
                 (number, Some(explains.len() - 1))
             }
             None => {
-                self.causes.push(Explained { finding, explains: Vec::new() });
+                self.causes.push(RootCause { finding, explains: Vec::new() });
                 (self.causes.len() - 1, None)
             }
         };
@@ -351,11 +353,12 @@ impl Sorted {
         }
         let own = finding.hits.iter().filter_map(|id| self.by_container.get(id)).flatten();
         let all = own.chain(&self.of_all);
-        let is_cause = |at: &&At| self.at(**at).is_some_and(|one| explains(one, finding));
+        let is_cause =
+            |at: &&CausePosition| self.at(**at).is_some_and(|one| explains(one, finding));
         all.filter(is_cause).map(|(number, _)| *number).min()
     }
 
-    fn at(&self, (number, explained): At) -> Option<&Finding> {
+    fn at(&self, (number, explained): CausePosition) -> Option<&Finding> {
         let cause = self.causes.get(number)?;
         match explained {
             None => Some(&cause.finding),
@@ -542,7 +545,7 @@ mod tests {
     use crate::finding::Family;
 
     fn listed(findings: Vec<Finding>) -> Vec<String> {
-        let line = |cause: &Explained| {
+        let line = |cause: &RootCause| {
             let explains: Vec<&str> = cause.explains.iter().map(|one| one.id).collect();
             format!("{} {}: {}", cause.finding.id, cause.finding.object, explains.join(" "))
         };

@@ -26,11 +26,11 @@ use std::net::IpAddr;
 use scene::Namespace;
 use scene::filter::{Hook, Table};
 
-pub use self::bits::Holds;
+pub use self::bits::Truth;
 use self::ends::Ends;
 pub use self::ends::{Hops, NewDestination};
 use self::order::{Item, items};
-pub use self::packet::{Carries, Packet, Port, State};
+pub use self::packet::{Packet, Payload, Port, State};
 pub use self::place::Place;
 use self::run::Run;
 
@@ -62,7 +62,7 @@ pub enum End {
 
 /// A packet that has passed a hook, or ended there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkOutcome {
     /// What comes of it.
     pub end: End,
     /// The packet as it leaves the hook.
@@ -70,7 +70,7 @@ pub struct Walked {
     /// What has translated its destination, and to what.
     pub destination: Option<(Place, NewDestination)>,
     /// Whether its source is translated.
-    pub source: Holds,
+    pub source: Truth,
     /// What has surely translated its source to an address that the rule names, and to which.
     pub source_to: Option<(Place, IpAddr)>,
     /// The rule that has surely taken it from connection tracking.
@@ -83,7 +83,7 @@ pub struct Walked {
 
 /// Takes a packet through a hook of a namespace.
 #[must_use]
-pub fn walk(namespace: &Namespace, layer: Layer, hook: Hook, packet: &Packet) -> Walked {
+pub fn walk(namespace: &Namespace, layer: Layer, hook: Hook, packet: &Packet) -> WalkOutcome {
     walk_without(namespace, layer, hook, packet, &[])
 }
 
@@ -96,12 +96,12 @@ pub fn walk_without(
     hook: Hook,
     packet: &Packet,
     without: &[Place],
-) -> Walked {
+) -> WalkOutcome {
     let mut run = Run::new(namespace, layer, hook, packet.clone());
     let mut walk = Walk {
         unknown: None,
         destination: None,
-        source: Holds::No,
+        source: Truth::No,
         source_to: None,
         translated: false,
     };
@@ -185,7 +185,7 @@ fn doubt_if_cut(namespace: &Namespace, table: &Table, ends: &mut Ends) {
 struct Walk {
     unknown: Option<Place>,
     destination: Option<(Place, NewDestination)>,
-    source: Holds,
+    source: Truth,
     source_to: Option<(Place, IpAddr)>,
     /// A chain has translated the connection: those after it are not asked.
     translated: bool,
@@ -213,9 +213,9 @@ impl Walk {
         }
         if let Some((place, to)) = source {
             let is_certain = others == 1 && destinations.is_empty() && !run.maybe_untracked;
-            let is_first = self.source == Holds::No;
+            let is_first = self.source == Truth::No;
             self.source_to = to.filter(|_| is_certain && is_first).map(|to| (place, to));
-            self.source = if is_certain { Holds::Yes } else { Holds::Maybe };
+            self.source = if is_certain { Truth::Yes } else { Truth::Maybe };
             self.translated = is_certain;
             run.packet.source_translated = is_certain.then_some(true);
         }
@@ -231,11 +231,11 @@ impl Walk {
         end
     }
 
-    fn done(self, mut run: Run<'_>, end: End) -> Walked {
+    fn done(self, mut run: Run<'_>, end: End) -> WalkOutcome {
         if run.untracked.is_some() {
             run.packet.state = State::Untracked;
         }
-        Walked {
+        WalkOutcome {
             end,
             packet: run.packet,
             destination: self.destination,

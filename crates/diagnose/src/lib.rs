@@ -16,11 +16,11 @@ use std::collections::HashSet;
 
 use scene::Scene;
 
-pub use causes::{Diagnosis, Explained};
+pub use causes::{Diagnosis, RootCause};
 pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
-pub use question::{Answer, Answers, Asked, Hop, Question};
+pub use question::{Answer, Answers, Hop, Probe, Question};
 pub use restored::BY_OTHERS;
-pub use rules::{RULES, Rule, Unexamined, not_tried};
+pub use rules::{RULES, Rule, UnexaminedWay, not_tried};
 
 /// What a rule looks at.
 #[derive(Debug, Clone, Copy)]

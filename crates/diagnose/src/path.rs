@@ -27,9 +27,9 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use scene::filter::Hook;
-use scene::{Link, Port as Published, Route, RouteKind, RouteRule, Scene, Transport};
+use scene::{Link, Port as PublishedPort, Route, RouteKind, RouteRule, Scene, Transport};
 
-use crate::filter::{Carries, Holds, Layer, NewDestination, Packet, Place, Port, State};
+use crate::filter::{Layer, NewDestination, Packet, Payload, Place, Port, State, Truth};
 
 pub use self::site::{Joint, Site};
 pub(crate) use self::site::{uplinks_of, vrf_above};
@@ -56,7 +56,7 @@ pub enum Trip<'s> {
         /// The address.
         to: IpAddr,
         /// The protocol and the port.
-        with: Carries,
+        with: Payload,
     },
     /// A container sends something to another one of its network.
     Between {
@@ -65,7 +65,7 @@ pub enum Trip<'s> {
         /// The other one.
         to: &'s Site<'s>,
         /// What is sent.
-        with: Carries,
+        with: Payload,
     },
     /// The node connects to a container, to any port.
     FromNode {
@@ -77,7 +77,7 @@ pub enum Trip<'s> {
         /// The container.
         to: &'s Site<'s>,
         /// The port.
-        port: &'s Published,
+        port: &'s PublishedPort,
         /// The address of the node.
         at: IpAddr,
         /// The node's link by which the packet comes in.
@@ -90,7 +90,7 @@ pub enum Trip<'s> {
         /// The container.
         to: &'s Site<'s>,
         /// The port.
-        port: &'s Published,
+        port: &'s PublishedPort,
     },
 }
 
@@ -98,7 +98,7 @@ pub enum Trip<'s> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome<'s> {
     /// The packet arrives, and the answer as well.
-    Passes(Passed<'s>),
+    Passes(Passage<'s>),
     /// One of them does not.
     Stopped(Box<Stop<'s>>),
     /// That is not certain.
@@ -107,11 +107,11 @@ pub enum Outcome<'s> {
 
 /// How a packet left the node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Passed<'s> {
+pub struct Passage<'s> {
     /// The link.
     pub out: Option<&'s Link>,
     /// Whether its source was translated.
-    pub source: Holds,
+    pub source: Truth,
     /// The rule that took it from connection tracking.
     pub untracked: Option<Place>,
 }
@@ -120,7 +120,7 @@ pub struct Passed<'s> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stop<'s> {
     /// What ends it.
-    pub why: Why<'s>,
+    pub why: StopCause<'s>,
     /// It is the answer.
     pub back: bool,
     /// It follows the first packet and its answer.
@@ -131,7 +131,7 @@ pub struct Stop<'s> {
 
 /// What ends a packet.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Why<'s> {
+pub enum StopCause<'s> {
     /// A packet filter.
     Filter {
         /// What kind.
@@ -271,31 +271,31 @@ pub(crate) fn address_of(link: &Link, ipv4: bool) -> Option<IpAddr> {
 
 /// Returns a request for an echo from an address (RFC 792; RFC 4443 §4.1).
 #[must_use]
-pub fn echo(to: IpAddr) -> Carries {
-    Carries::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } }
+pub fn echo(to: IpAddr) -> Payload {
+    Payload::Icmp { kind: if to.is_ipv4() { 8 } else { 128 } }
 }
 
 /// Returns a connection of a client to a port.
 #[must_use]
-pub fn carries(transport: Transport, destination: Port) -> Carries {
+pub fn carries(transport: Transport, destination: Port) -> Payload {
     match transport {
-        Transport::Tcp => Carries::Tcp { source: Port::High, destination },
-        Transport::Udp => Carries::Udp { source: Port::High, destination },
+        Transport::Tcp => Payload::Tcp { source: Port::High, destination },
+        Transport::Udp => Payload::Udp { source: Port::High, destination },
     }
 }
 
-const ANY_TCP: Carries = Carries::Tcp { source: Port::High, destination: Port::Any };
+const ANY_TCP: Payload = Payload::Tcp { source: Port::High, destination: Port::Any };
 
 /// ICMPv6 types (RFC 4861 §4.3).
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 
-fn inside<'s>(tracer: &mut Tracer<'s>, of: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+fn inside<'s>(tracer: &mut Tracer<'s>, of: &'s Site<'s>) -> Result<Passage<'s>, Halt<'s>> {
     let own = loopback(of.address.is_ipv4());
     let packet = Packet::first(own, own, ANY_TCP);
     tracer.looped(of, &packet)?;
     tracer.back = true;
     tracer.looped(of, &packet.answer())?;
-    Ok(Passed { out: None, source: Holds::No, untracked: None })
+    Ok(Passage { out: None, source: Truth::No, untracked: None })
 }
 
 /// The address of loopback.
@@ -303,14 +303,14 @@ pub(crate) fn loopback(ipv4: bool) -> IpAddr {
     if ipv4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passage<'s>, Halt<'s>> {
     let Some(gateway) = from.gateway.filter(|_| from.joint == Joint::Pair) else {
         return Err(Halt::Unknown);
     };
     let mut packet = match gateway {
-        IpAddr::V4(_) => Packet::first(from.address, gateway, Carries::Arp { reply: false }),
+        IpAddr::V4(_) => Packet::first(from.address, gateway, Payload::Arp { reply: false }),
         IpAddr::V6(gateway) => {
-            let with = Carries::Icmp { kind: NEIGHBOUR_SOLICITATION };
+            let with = Payload::Icmp { kind: NEIGHBOUR_SOLICITATION };
             let packet = Packet::first(from.address, solicited_node(gateway).into(), with);
             // linux net/netfilter/nf_conntrack_proto_icmpv6.c does not track neighbour discovery.
             Packet { state: State::Untracked, ..packet }
@@ -323,7 +323,7 @@ fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>
     let answer = Packet { source: gateway, macs: [None, from.mac()], ..packet.answer() };
     let answer = tracer.of_node(from, &answer)?;
     tracer.into(from, &answer)?;
-    Ok(Passed { out: None, source: Holds::No, untracked: None })
+    Ok(Passage { out: None, source: Truth::No, untracked: None })
 }
 
 /// RFC 4291 §2.7.1.
@@ -337,13 +337,13 @@ fn between<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     to: &'s Site<'s>,
-    with: Carries,
-) -> Result<Passed<'s>, Halt<'s>> {
+    with: Payload,
+) -> Result<Passage<'s>, Halt<'s>> {
     let packet = Packet::first(from.address, to.address, with);
     let packet = cross(tracer, from, to, &packet)?;
     tracer.back = true;
     cross(tracer, to, from, &packet.answer())?;
-    Ok(Passed { out: None, source: Holds::No, untracked: None })
+    Ok(Passage { out: None, source: Truth::No, untracked: None })
 }
 
 /// Takes a packet from one container to another.
@@ -376,7 +376,7 @@ fn cross<'s>(
             tracer.route_to(to, &entered.packet)?;
             let seen_as = tracer.seen_as(from.seen_by);
             let left = tracer.forward(&entered.packet, seen_as, &to.seen_by.name)?;
-            if left.source != Holds::No {
+            if left.source != Truth::No {
                 return Err(Halt::Unknown);
             }
             tracer.down(to, &left.packet)?
@@ -386,7 +386,7 @@ fn cross<'s>(
     tracer.into(to, &packet)
 }
 
-fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
+fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passage<'s>, Halt<'s>> {
     if !to.is_the_nodes() {
         return Err(Halt::Unknown);
     }
@@ -404,16 +404,16 @@ fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>
     let answer = Packet { macs: to.macs_out(), ..packet.answer() };
     let answer = tracer.leave(to, &answer)?;
     tracer.reach_node(to, &answer)?;
-    Ok(Passed { out: None, source: Holds::No, untracked: None })
+    Ok(Passage { out: None, source: Truth::No, untracked: None })
 }
 
 fn published<'s>(
     tracer: &mut Tracer<'s>,
     to: &'s Site<'s>,
-    port: &Published,
+    port: &PublishedPort,
     by: &'s Link,
     packet: &Packet,
-) -> Result<Passed<'s>, Halt<'s>> {
+) -> Result<Passage<'s>, Halt<'s>> {
     if !to.is_the_nodes() {
         return Err(Halt::Unknown);
     }
@@ -425,7 +425,7 @@ fn published<'s>(
         Some((_, NewDestination::To(address, target)))
             if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
         Some((place, to)) => {
-            return tracer.stop(Why::Redirected { place, to });
+            return tracer.stop(StopCause::Redirected { place, to });
         }
         // What should have led it to the container is missing: that is told by CHECK.
         None => return Err(Halt::Unknown),
@@ -434,7 +434,7 @@ fn published<'s>(
     let left = tracer.forward(&entered.packet, &by.name, &to.seen_by.name)?;
     let arrived = tracer.down(to, &left.packet)?;
     tracer.into(to, &arrived)?;
-    if left.source != Holds::No {
+    if left.source != Truth::No {
         return Err(Halt::Unknown);
     }
 
@@ -451,7 +451,7 @@ fn published<'s>(
     let out = tracer.route_out(&answer)?;
     let left = tracer.forward(&answer, &to.seen_by.name, &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
-    if matches!(entered.packet.carries, Carries::Tcp { .. }) {
+    if matches!(entered.packet.carries, Payload::Tcp { .. }) {
         // A rule may mark only the first packet.
         let sent = Packet { mark: None, ..entered.packet.further() };
         let sent = sent.between(Some(&by.name), Some(&to.seen_by.name));
@@ -461,14 +461,14 @@ fn published<'s>(
             tracer.into(to, &sent).map(|_| ())
         })?;
     }
-    Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
+    Ok(Passage { out: Some(out), source: Truth::No, untracked: None })
 }
 
 fn published_here<'s>(
     tracer: &mut Tracer<'s>,
     to: &'s Site<'s>,
-    port: &Published,
-) -> Result<Passed<'s>, Halt<'s>> {
+    port: &PublishedPort,
+) -> Result<Passage<'s>, Halt<'s>> {
     if !to.is_the_nodes() {
         return Err(Halt::Unknown);
     }
@@ -478,13 +478,13 @@ fn published_here<'s>(
     match sent.destination {
         Some((_, NewDestination::To(address, target)))
             if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
-        Some((place, to)) => return tracer.stop(Why::Redirected { place, to }),
+        Some((place, to)) => return tracer.stop(StopCause::Redirected { place, to }),
         None => return Err(Halt::Unknown),
     }
     let packet = sent.packet.between(None, Some(&to.seen_by.name));
     let left = tracer.at_node(Hook::Postrouting, &packet)?;
     let source = address_of(to.seen_by, to.address.is_ipv4());
-    let (Some(source), Holds::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
+    let (Some(source), Truth::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
     let packet = tracer.down(to, &Packet { source, ..left.packet })?;
     let packet = tracer.into(to, &packet)?;
 
@@ -494,5 +494,5 @@ fn published_here<'s>(
     answer.answers_as = Some(own);
     let answer = tracer.leave(to, &answer)?;
     tracer.reach_node(to, &answer)?;
-    Ok(Passed { out: None, source: Holds::Yes, untracked: None })
+    Ok(Passage { out: None, source: Truth::Yes, untracked: None })
 }

@@ -12,14 +12,14 @@ pub struct Question {
     /// The ID of the container that sends; `None`: the node.
     pub from: Option<String>,
     /// What is sent.
-    pub asked: Asked,
+    pub asked: Probe,
 }
 
 /// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub enum Asked {
+pub enum Probe {
     /// An echo request to an address.
     Echo {
         /// The address.
@@ -123,7 +123,7 @@ pub enum Answer {
 /// The port of servers of names (RFC 1035 §4.2).
 pub(crate) const NAMES: u16 = 53;
 
-impl Asked {
+impl Probe {
     /// Returns how the programs of a container ask a server of names: by UDP, or by TCP alone if its
     /// resolv.conf says so.
     #[must_use]
@@ -178,7 +178,7 @@ impl Answers {
     pub fn from<'a>(
         &'a self,
         container: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a Asked, &'a Answer)> {
+    ) -> impl Iterator<Item = (&'a Probe, &'a Answer)> {
         let of = move |(question, _): &&(Question, Answer)| question.from.as_deref() == container;
         self.all.iter().filter(of).map(|(question, answer)| (&question.asked, answer))
     }
@@ -189,6 +189,6 @@ impl Question {
     #[must_use]
     pub fn connect(from: Option<&str>, transport: Transport, to: SocketAddr) -> Option<Self> {
         (transport == Transport::Tcp)
-            .then(|| Question { from: from.map(str::to_owned), asked: Asked::Connect { to } })
+            .then(|| Question { from: from.map(str::to_owned), asked: Probe::Connect { to } })
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use scene::{Link, Namespace, NextHop, Route, RouteKind, RouteRule, RuleAction};
 
-use crate::filter::Holds;
+use crate::filter::Truth;
 
 /// linux include/uapi/linux/rtnetlink.h `RT_TABLE_*`.
 const TABLE_DEFAULT: u32 = 253;
@@ -17,7 +17,7 @@ const VRF_PRIORITY: u32 = 1000;
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Routed<'n> {
+pub enum RouteDecision<'n> {
     /// By a link.
     By {
         /// The link.
@@ -45,8 +45,8 @@ pub enum Routed<'n> {
 }
 
 /// What a table says.
-enum InTable<'n> {
-    Found(Routed<'n>),
+enum TableAnswer<'n> {
+    Found(RouteDecision<'n>),
     /// The next rule is asked.
     Nothing,
 }
@@ -60,7 +60,7 @@ pub fn look_up<'n>(
     to: IpAddr,
     iif: Option<&str>,
     mark: Option<u32>,
-) -> Routed<'n> {
+) -> RouteDecision<'n> {
     let packet = Packet { from, to, iif, mark };
     let mut rules = namespace.rules.iter().filter(|rule| rule.ipv4 == to.is_ipv4()).peekable();
     if rules.peek().is_none() {
@@ -69,32 +69,32 @@ pub fn look_up<'n>(
     let vrf = iif.and_then(|name| vrf_of(namespace, name));
     for rule in rules {
         match applies(rule, packet) {
-            Holds::No => continue,
-            Holds::Maybe => {
+            Truth::No => continue,
+            Truth::Maybe => {
                 // It makes no difference if its table has nothing for the packet.
                 if let RuleAction::Table(table) = rule.action
-                    && matches!(in_table(namespace, packet, table, None), InTable::Nothing)
+                    && matches!(in_table(namespace, packet, table, None), TableAnswer::Nothing)
                 {
                     continue;
                 }
-                return Routed::Unknown;
+                return RouteDecision::Unknown;
             }
-            Holds::Yes => {}
+            Truth::Yes => {}
         }
         let found = match rule.action {
             RuleAction::Table(0) => in_vrf(namespace, packet, vrf, rule),
             RuleAction::Table(table) => in_table(namespace, packet, table, own(rule)),
             RuleAction::Blackhole | RuleAction::Unreachable | RuleAction::Prohibit => {
-                return Routed::Refused { route: None, rule: Some(rule) };
+                return RouteDecision::Refused { route: None, rule: Some(rule) };
             }
             _ if rule.priority == VRF_PRIORITY => in_vrf(namespace, packet, vrf, rule),
-            _ => return Routed::Unknown,
+            _ => return RouteDecision::Unknown,
         };
-        if let InTable::Found(routed) = found {
+        if let TableAnswer::Found(routed) = found {
             return routed;
         }
     }
-    Routed::Nowhere
+    RouteDecision::Nowhere
 }
 
 /// A rule that no host has without a person or a program that made it.
@@ -116,35 +116,35 @@ struct Packet<'p> {
 }
 
 /// The rules that every namespace has.
-fn by_default<'n>(namespace: &'n Namespace, packet: Packet<'_>) -> Routed<'n> {
+fn by_default<'n>(namespace: &'n Namespace, packet: Packet<'_>) -> RouteDecision<'n> {
     for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
-        if let InTable::Found(routed) = in_table(namespace, packet, table, None) {
+        if let TableAnswer::Found(routed) = in_table(namespace, packet, table, None) {
             return routed;
         }
     }
-    Routed::Nowhere
+    RouteDecision::Nowhere
 }
 
 /// Says whether a rule is about a packet (linux net/core/fib_rules.c `fib_rule_match`).
-fn applies(rule: &RouteRule, packet: Packet<'_>) -> Holds {
+fn applies(rule: &RouteRule, packet: Packet<'_>) -> Truth {
     let has = |net: Option<IpNet>, address: Option<IpAddr>| match net {
         Some(net) if 0 < net.prefix_len() => {
-            Holds::known(address.is_some_and(|address| net.contains(&address)))
+            Truth::known(address.is_some_and(|address| net.contains(&address)))
         }
-        _ => Holds::Yes,
+        _ => Truth::Yes,
     };
     // A packet of this namespace's own comes in by loopback here.
     let iif = packet.iif.unwrap_or("lo");
     let mark = match (rule.mark, packet.mark) {
-        (None, _) => Holds::Yes,
-        (Some((value, mask)), Some(mark)) => Holds::known(mark & mask == value & mask),
-        (Some(_), None) => Holds::Maybe,
+        (None, _) => Truth::Yes,
+        (Some((value, mask)), Some(mark)) => Truth::known(mark & mask == value & mask),
+        (Some(_), None) => Truth::Maybe,
     };
     has(rule.from, packet.from)
         .and(has(rule.to, Some(packet.to)))
-        .and(Holds::known(rule.iif.as_deref().is_none_or(|name| name == iif)))
+        .and(Truth::known(rule.iif.as_deref().is_none_or(|name| name == iif)))
         // Only sockets that are bound to a link have one before they are routed.
-        .and(Holds::known(rule.oif.is_none()))
+        .and(Truth::known(rule.oif.is_none()))
         .and(mark)
         .unless(rule.invert)
 }
@@ -154,11 +154,11 @@ fn in_table<'n>(
     packet: Packet<'_>,
     table: u32,
     rule: Option<&'n RouteRule>,
-) -> InTable<'n> {
+) -> TableAnswer<'n> {
     if table == TABLE_LOCAL {
         return match local(namespace, packet.to) {
-            Some(link) => InTable::Found(Routed::Local(link)),
-            None => InTable::Nothing,
+            Some(link) => TableAnswer::Found(RouteDecision::Local(link)),
+            None => TableAnswer::Nothing,
         };
     }
     // Older kernels list a last route of IPv6 that refuses what no other one takes.
@@ -170,14 +170,14 @@ fn in_table<'n>(
         .iter()
         .filter(fits)
         .min_by_key(|route| (u8::MAX - route.to.prefix_len(), route.metric));
-    let Some(route) = best else { return InTable::Nothing };
-    InTable::Found(match route.kind {
+    let Some(route) = best else { return TableAnswer::Nothing };
+    TableAnswer::Found(match route.kind {
         RouteKind::Unicast => by_hops(namespace, route, rule),
         RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit => {
-            Routed::Refused { route: Some(route), rule }
+            RouteDecision::Refused { route: Some(route), rule }
         }
-        RouteKind::Throw => return InTable::Nothing,
-        _ => Routed::Unknown,
+        RouteKind::Throw => return TableAnswer::Nothing,
+        _ => RouteDecision::Unknown,
     })
 }
 
@@ -195,12 +195,12 @@ fn by_hops<'n>(
     namespace: &'n Namespace,
     route: &'n Route,
     rule: Option<&'n RouteRule>,
-) -> Routed<'n> {
+) -> RouteDecision<'n> {
     let hops = || hops_of(namespace, route);
     let found = hops().find(|(_, link)| link.up && link.carrier).or_else(|| hops().next());
     match found {
-        Some((hop, link)) => Routed::By { link, via: hop.via, route, rule },
-        None => Routed::Unknown,
+        Some((hop, link)) => RouteDecision::By { link, via: hop.via, route, rule },
+        None => RouteDecision::Unknown,
     }
 }
 
@@ -227,10 +227,10 @@ fn in_vrf<'n>(
     packet: Packet<'_>,
     vrf: Option<u32>,
     rule: &'n RouteRule,
-) -> InTable<'n> {
+) -> TableAnswer<'n> {
     match vrf {
         Some(table) => in_table(namespace, packet, table, Some(rule)),
-        None => InTable::Nothing,
+        None => TableAnswer::Nothing,
     }
 }
 
@@ -309,13 +309,13 @@ mod tests {
     fn to(namespace: &Namespace, to: &str) -> String {
         let from = Some("10.88.0.2".parse().unwrap());
         match look_up(namespace, from, to.parse().unwrap(), Some("cni0"), Some(0)) {
-            Routed::By { link, via: Some(via), .. } => format!("{} via {via}", link.name),
-            Routed::By { link, .. } => link.name.clone(),
-            Routed::Local(link) => format!("local {}", link.name),
-            Routed::Refused { route: Some(route), .. } => format!("refused by {}", route.to),
-            Routed::Refused { .. } => "refused by a rule".to_owned(),
-            Routed::Nowhere => "nowhere".to_owned(),
-            Routed::Unknown => "unknown".to_owned(),
+            RouteDecision::By { link, via: Some(via), .. } => format!("{} via {via}", link.name),
+            RouteDecision::By { link, .. } => link.name.clone(),
+            RouteDecision::Local(link) => format!("local {}", link.name),
+            RouteDecision::Refused { route: Some(route), .. } => format!("refused by {}", route.to),
+            RouteDecision::Refused { .. } => "refused by a rule".to_owned(),
+            RouteDecision::Nowhere => "nowhere".to_owned(),
+            RouteDecision::Unknown => "unknown".to_owned(),
         }
     }
 
@@ -396,6 +396,6 @@ mod tests {
             rule(32766, RuleAction::Table(TABLE_MAIN)),
         ];
         let to = "198.51.100.1".parse().unwrap();
-        assert_eq!(look_up(&host, None, to, Some("cni0"), None), Routed::Unknown);
+        assert_eq!(look_up(&host, None, to, Some("cni0"), None), RouteDecision::Unknown);
     }
 }

@@ -33,14 +33,14 @@ use scene::{Container, Hole, Part, Scene, Transport};
 pub(crate) use self::asked::NOT_ASKED;
 pub use self::asked::not_tried;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
-pub use self::unexamined::Unexamined;
+pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
-use crate::filter::{Carries, End, Layer, Packet, Port, walk};
+use crate::filter::{End, Layer, Packet, Payload, Port, walk};
 use crate::finding::{Family, Finding};
 use crate::path;
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 
 /// A rule.
 #[derive(Debug, Clone, Copy)]
@@ -212,15 +212,15 @@ fn unanswered(
     look: Look<'_>,
     container: &Container,
     family: Family,
-) -> Option<(std::net::IpAddr, Carries)> {
+) -> Option<(std::net::IpAddr, Payload)> {
     let mut tried = None;
     for (asked, answer) in look.answers.from(Some(&container.id)) {
         let (to, with) = match asked {
-            Asked::Echo { to } | Asked::Size { to, .. } => (*to, None),
-            Asked::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
-            Asked::Name { server } => (*server, Some((Transport::Udp, 53))),
+            Probe::Echo { to } | Probe::Size { to, .. } => (*to, None),
+            Probe::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
+            Probe::Name { server } => (*server, Some((Transport::Udp, 53))),
             // It is not asked by IP, or not by the routes.
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => continue,
+            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => continue,
         };
         if family_of(to) != family {
             continue;
@@ -278,8 +278,8 @@ fn with_router(
 ) -> Finding {
     let address = to.ip();
     let routed = look_up(&look.scene.host, None, address, None, Some(0));
-    let Routed::By { via: Some(router), .. } = routed else { return finding };
-    let echo = Question { from: None, asked: Asked::Echo { to: router } };
+    let RouteDecision::By { via: Some(router), .. } = routed else { return finding };
+    let echo = Question { from: None, asked: Probe::Echo { to: router } };
     let is_own = container.inside.as_ref().is_some_and(|one| one.owner_of(address).is_some());
     match look.answers.to(&echo) {
         Some(Answer::Reached { .. })
@@ -372,7 +372,7 @@ mod tests {
             containers(look).map(one).chain([node]).collect()
         };
         let asks = |look: Look<'_>| -> Vec<Question> {
-            let asked = || crate::Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+            let asked = || crate::Probe::Echo { to: "192.0.2.1".parse().unwrap() };
             let from = |one: &Container| Question { from: Some(one.id.clone()), asked: asked() };
             containers(look).map(from).collect()
         };

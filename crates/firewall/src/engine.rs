@@ -17,8 +17,8 @@ use crate::hostport;
 use crate::masquerade::Outbound;
 use crate::nft::NftTables;
 use crate::owner::Owner;
-use crate::plan::{Concern, Plan, Shared};
-use crate::tables::{Altered, Change, Found, FoundValue, Tables};
+use crate::plan::{Concern, Plan, SharedObject};
+use crate::tables::{Alteration, Change, ObservedElement, ObservedValue, Tables};
 
 /// How long to wait for the lock. Its holder keeps it for one transaction, which is milliseconds;
 /// only hundreds of callers at once or a stuck holder make it longer.
@@ -59,7 +59,7 @@ pub use self::exchange::Exchange;
 
 /// What GC removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct CollectReport {
     /// The number of elements.
     pub elements: usize,
     /// The hashes of the attachments they belonged to.
@@ -203,7 +203,7 @@ impl<'a> Firewall<'a> {
                 }
             }
         }
-        let shared: Vec<Shared> = self.shared_of(concerns);
+        let shared: Vec<SharedObject> = self.shared_of(concerns);
         self.finish_removal(key, &shared, doomed, first)
     }
 
@@ -227,7 +227,8 @@ impl<'a> Firewall<'a> {
         // The port at one address takes precedence.
         for (set, key) in [(exact, &key[..]), (all, &key[1..])] {
             let found = self.tables.get(set, key)?;
-            if let Some(Found { value: FoundValue::Endpoint(address, _), .. }) = found {
+            if let Some(ObservedElement { value: ObservedValue::Endpoint(address, _), .. }) = found
+            {
                 return Ok(address == to);
             }
         }
@@ -268,7 +269,7 @@ impl<'a> Firewall<'a> {
         for table in plan.tables() {
             match self.tables.altered(table, &masquerades)? {
                 None => differences.push(format!("missing: table {table}")),
-                Some(altered) => differences.extend(altered.told(table)),
+                Some(altered) => differences.extend(altered.describe(table)),
             }
         }
         for element in &plan.own {
@@ -320,7 +321,7 @@ impl<'a> Firewall<'a> {
                 }
             }
             let foreign = std::mem::take(&mut altered.foreign);
-            if altered != Altered::default() {
+            if altered != Alteration::default() {
                 changes.push(Change::Layout(table));
             }
             changes.extend(own);
@@ -344,9 +345,9 @@ impl<'a> Firewall<'a> {
         network: &str,
         stays: &dyn Fn(&str) -> bool,
         concerns: &[Concern],
-    ) -> Result<Collected, FirewallError> {
+    ) -> Result<CollectReport, FirewallError> {
         let mut first = None;
-        let mut collected = Collected::default();
+        let mut collected = CollectReport::default();
         let mut doomed = Vec::new();
         for set in concerns.iter().flat_map(|concern| concern.sets()) {
             let listed = match self.tables.list(*set) {
@@ -494,7 +495,7 @@ impl<'a> Firewall<'a> {
             changes.push(Change::AddElement { element, comment });
         }
         for shared in &plan.shared {
-            if let Shared::IptablesHostport { protocol, port, at } = shared {
+            if let SharedObject::IptablesHostport { protocol, port, at } = shared {
                 self.refuse_for_iptables(key, *protocol, *port, *at, &mut holders)?;
             }
             for element in shared.elements() {
@@ -602,9 +603,9 @@ impl<'a> Firewall<'a> {
         ipv4: bool,
         holders: &mut Holders<'_>,
     ) -> Result<(), FirewallError> {
-        let by_iptables = |at| Shared::IptablesHostport { protocol, port, at };
+        let by_iptables = |at| SharedObject::IptablesHostport { protocol, port, at };
         let objects = match at {
-            None => vec![(Shared::Hostport { protocol, port, ipv4 }, None)],
+            None => vec![(SharedObject::Hostport { protocol, port, ipv4 }, None)],
             Some(at) => {
                 vec![(by_iptables(hostport::everywhere(ipv4)), None), (by_iptables(at), Some(at))]
             }
@@ -630,8 +631,8 @@ impl<'a> Firewall<'a> {
     fn finish_removal(
         &mut self,
         key: &AttachmentKey,
-        shared: &[Shared],
-        doomed: Vec<(Set, Found)>,
+        shared: &[SharedObject],
+        doomed: Vec<(Set, ObservedElement)>,
         mut first: Option<FirewallError>,
     ) -> Result<(), FirewallError> {
         // One transaction: each transaction that deletes costs a kernel grace period when its
@@ -648,12 +649,12 @@ impl<'a> Firewall<'a> {
     /// afterwards.
     fn deletions(
         &mut self,
-        doomed: Vec<(Set, Found)>,
+        doomed: Vec<(Set, ObservedElement)>,
         first: &mut Option<FirewallError>,
     ) -> Vec<Change> {
         let mut jumps: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, found) in &doomed {
-            if let FoundValue::Jump(chain) = &found.value {
+            if let ObservedValue::Jump(chain) = &found.value {
                 *jumps.entry(chain).or_default() += 1;
             }
         }
@@ -673,8 +674,8 @@ impl<'a> Firewall<'a> {
         }
         // If it is not known whether a chain is still used, the element that leads to it stays, so
         // that the next removal asks again.
-        let is_known = |found: &Found| match &found.value {
-            FoundValue::Jump(chain) => !unknown.contains(chain),
+        let is_known = |found: &ObservedElement| match &found.value {
+            ObservedValue::Jump(chain) => !unknown.contains(chain),
             _ => true,
         };
         let known = doomed.into_iter().filter(|(_, found)| is_known(found));
@@ -724,7 +725,7 @@ impl<'a> Firewall<'a> {
     fn let_go(
         &mut self,
         key: &AttachmentKey,
-        shared: &Shared,
+        shared: &SharedObject,
         first: &mut Option<FirewallError>,
     ) -> Vec<Change> {
         let object = shared.object();
@@ -743,7 +744,11 @@ impl<'a> Firewall<'a> {
 
     /// Switches off what a shared object without a holder needs beside nftables, and returns the
     /// elements to delete then.
-    fn switch_off(&mut self, shared: &Shared, first: &mut Option<FirewallError>) -> Vec<Change> {
+    fn switch_off(
+        &mut self,
+        shared: &SharedObject,
+        first: &mut Option<FirewallError>,
+    ) -> Vec<Change> {
         match self.switches.off(self.index, shared) {
             Ok(true) => {}
             // The attachment ends all the same. Its interface ends with it, or another attachment
@@ -780,9 +785,9 @@ impl<'a> Firewall<'a> {
         }
     }
 
-    fn shared_of(&self, concerns: &[Concern]) -> Vec<Shared> {
+    fn shared_of(&self, concerns: &[Concern]) -> Vec<SharedObject> {
         let objects = self.index.objects().found;
-        let shared = objects.iter().filter_map(|object| Shared::parse(object));
+        let shared = objects.iter().filter_map(|object| SharedObject::parse(object));
         shared.filter(|shared| concerns.contains(&shared.concern())).collect()
     }
 }
@@ -885,13 +890,13 @@ fn masquerades(plan: &Plan) -> BTreeSet<Outbound> {
     cni::order::gather(plan.own.iter().filter_map(|element| element.value.outbound()))
 }
 
-fn same_value(element: &Element, found: &Found) -> bool {
+fn same_value(element: &Element, found: &ObservedElement) -> bool {
     match (&element.value, &found.value) {
-        (Value::Nothing, FoundValue::Nothing) => true,
-        (Value::Endpoint { address, port }, FoundValue::Endpoint(is, at)) => {
+        (Value::Nothing, ObservedValue::Nothing) => true,
+        (Value::Endpoint { address, port }, ObservedValue::Endpoint(is, at)) => {
             address == is && port == at
         }
-        (Value::Masquerade { .. }, FoundValue::Jump(chain)) => {
+        (Value::Masquerade { .. }, ObservedValue::Jump(chain)) => {
             element.chain().as_deref() == Some(chain)
         }
         _ => false,

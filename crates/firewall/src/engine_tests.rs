@@ -15,9 +15,9 @@ use crate::{hostport, masquerade, pod_link, policy};
 /// What is in the kernel, and when it fails.
 #[derive(Debug, Default)]
 struct World {
-    elements: RefCell<BTreeMap<String, (Set, Found)>>,
+    elements: RefCell<BTreeMap<String, (Set, ObservedElement)>>,
     chains: RefCell<BTreeMap<String, usize>>,
-    switched: RefCell<Vec<Shared>>,
+    switched: RefCell<Vec<SharedObject>>,
     /// Counts down with each step; the step at zero fails.
     fuse: Cell<Option<usize>>,
 }
@@ -65,17 +65,17 @@ impl Tables for Fake {
         &mut self,
         _: Table,
         _: &BTreeSet<masquerade::Outbound>,
-    ) -> Result<Option<Altered>, TablesError> {
-        self.0.step().map(|()| Some(Altered::default()))
+    ) -> Result<Option<Alteration>, TablesError> {
+        self.0.step().map(|()| Some(Alteration::default()))
     }
 
-    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<ObservedElement>, TablesError> {
         self.0.step()?;
         let elements = self.0.elements.borrow();
         Ok(elements.get(&World::name(set, key)).map(|(_, found)| found.clone()))
     }
 
-    fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+    fn list(&mut self, set: Set) -> Result<Vec<ObservedElement>, TablesError> {
         self.0.step()?;
         let elements = self.0.elements.borrow();
         let own = elements.values().filter(|(of, _)| *of == set);
@@ -108,15 +108,19 @@ impl Tables for Fake {
                 Change::AddElement { element, comment } => {
                     let value = match (&element.value, element.chain()) {
                         (Value::Endpoint { address, port }, _) => {
-                            FoundValue::Endpoint(*address, *port)
+                            ObservedValue::Endpoint(*address, *port)
                         }
                         (_, Some(chain)) => {
                             *chains.get_mut(&chain).expect("the kernel says ENOENT") += 1;
-                            FoundValue::Jump(chain)
+                            ObservedValue::Jump(chain)
                         }
-                        (_, None) => FoundValue::Nothing,
+                        (_, None) => ObservedValue::Nothing,
                     };
-                    let found = Found { key: element.key.clone(), value, comment: comment.clone() };
+                    let found = ObservedElement {
+                        key: element.key.clone(),
+                        value,
+                        comment: comment.clone(),
+                    };
                     let name = World::name(element.set, &element.key);
                     let old = elements.insert(name, (element.set, found));
                     assert_eq!(old, None, "the kernel says EEXIST");
@@ -124,7 +128,7 @@ impl Tables for Fake {
                 Change::DeleteElement { set, key } => {
                     let (_, found) =
                         elements.remove(&World::name(*set, key)).expect("the kernel says ENOENT");
-                    if let FoundValue::Jump(chain) = found.value {
+                    if let ObservedValue::Jump(chain) = found.value {
                         *chains.get_mut(&chain).expect("it was jumped to") -= 1;
                     }
                 }
@@ -145,23 +149,23 @@ impl Tables for Fake {
 struct FakeSysctls(Rc<World>);
 
 impl SharedSysctls for FakeSysctls {
-    fn on(&mut self, _: &Index, shared: &Shared) -> Result<(), FirewallError> {
+    fn on(&mut self, _: &Index, shared: &SharedObject) -> Result<(), FirewallError> {
         self.0.step()?;
         let mut switched = self.0.switched.borrow_mut();
-        let has_switch = matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_));
+        let has_switch = matches!(shared, SharedObject::Localnet(_) | SharedObject::Loopback6(_));
         if has_switch && !switched.contains(shared) {
             switched.push(shared.clone());
         }
         Ok(())
     }
 
-    fn off(&mut self, _: &Index, shared: &Shared) -> Result<bool, FirewallError> {
+    fn off(&mut self, _: &Index, shared: &SharedObject) -> Result<bool, FirewallError> {
         self.0.step()?;
         self.0.switched.borrow_mut().retain(|known| known != shared);
         Ok(true)
     }
 
-    fn check(&mut self, _: &Shared) -> Result<Option<String>, FirewallError> {
+    fn check(&mut self, _: &SharedObject) -> Result<Option<String>, FirewallError> {
         self.0.step()?;
         Ok(None)
     }
@@ -252,8 +256,8 @@ fn whatever_step_of_add_fails_nothing_stays() {
 #[test]
 fn a_passing_failure_is_undone_by_add_itself() {
     #[derive(Debug)]
-    struct Once(Fake);
-    impl Tables for Once {
+    struct OneFailure(Fake);
+    impl Tables for OneFailure {
         fn exists(&mut self, table: Table) -> Result<bool, TablesError> {
             self.0.exists(table)
         }
@@ -265,13 +269,13 @@ fn a_passing_failure_is_undone_by_add_itself() {
             &mut self,
             table: Table,
             masquerades: &BTreeSet<masquerade::Outbound>,
-        ) -> Result<Option<Altered>, TablesError> {
+        ) -> Result<Option<Alteration>, TablesError> {
             self.0.altered(table, masquerades)
         }
-        fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+        fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<ObservedElement>, TablesError> {
             self.0.get(set, key)
         }
-        fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+        fn list(&mut self, set: Set) -> Result<Vec<ObservedElement>, TablesError> {
             self.0.list(set)
         }
         fn jumps_to(&mut self, chain: &str) -> Result<Option<usize>, TablesError> {
@@ -302,7 +306,7 @@ fn a_passing_failure_is_undone_by_add_itself() {
     firewall.plan_add(&key("c1"), &plan(2)).unwrap();
     let before_commit = usize::MAX - bench.world.fuse.get().unwrap();
     bench.world.fuse.set(Some(before_commit));
-    firewall.tables = Box::new(Once(Fake(Rc::clone(&bench.world))));
+    firewall.tables = Box::new(OneFailure(Fake(Rc::clone(&bench.world))));
     firewall.add(&key("c1"), &plan(2)).unwrap_err();
     bench.assert_clean("add undid itself");
 }
@@ -328,8 +332,8 @@ fn whatever_step_of_remove_fails_the_next_one_finishes() {
 #[test]
 fn whatever_question_of_remove_fails_the_next_one_finishes() {
     #[derive(Debug)]
-    struct Once(Fake);
-    impl Once {
+    struct OneFailure(Fake);
+    impl OneFailure {
         fn ask<T>(
             &mut self,
             what: impl FnOnce(&mut Fake) -> Result<T, TablesError>,
@@ -341,7 +345,7 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
             answer
         }
     }
-    impl Tables for Once {
+    impl Tables for OneFailure {
         fn exists(&mut self, table: Table) -> Result<bool, TablesError> {
             self.0.exists(table)
         }
@@ -353,13 +357,13 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
             &mut self,
             table: Table,
             masquerades: &BTreeSet<masquerade::Outbound>,
-        ) -> Result<Option<Altered>, TablesError> {
+        ) -> Result<Option<Alteration>, TablesError> {
             self.ask(|fake| fake.altered(table, masquerades))
         }
-        fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+        fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<ObservedElement>, TablesError> {
             self.ask(|fake| fake.get(set, key))
         }
-        fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+        fn list(&mut self, set: Set) -> Result<Vec<ObservedElement>, TablesError> {
             self.ask(|fake| fake.list(set))
         }
         fn jumps_to(&mut self, chain: &str) -> Result<Option<usize>, TablesError> {
@@ -379,7 +383,7 @@ fn whatever_question_of_remove_fails_the_next_one_finishes() {
         let bench = Bench::new();
         bench.firewall().add(&key("c1"), &plan(2)).unwrap();
         let mut firewall = bench.firewall();
-        firewall.tables = Box::new(Once(Fake(Rc::clone(&bench.world))));
+        firewall.tables = Box::new(OneFailure(Fake(Rc::clone(&bench.world))));
         bench.world.fuse.set(Some(step));
         let removed = firewall.remove(&key("c1"), &plan(2));
         bench.world.fuse.set(None);
@@ -489,7 +493,7 @@ fn whatever_question_of_check_fails_it_finds_nothing_sound() {
 #[test]
 fn a_holder_that_cannot_be_read_keeps_the_tables() {
     let bench = Bench::new();
-    bench.index.hold(&Shared::Localnet("cni0".to_owned()).object(), &key("c1")).unwrap();
+    bench.index.hold(&SharedObject::Localnet("cni0".to_owned()).object(), &key("c1")).unwrap();
     for object in std::fs::read_dir(bench.dir.path().join("run/shared")).unwrap() {
         for holder in std::fs::read_dir(object.unwrap().path()).unwrap() {
             std::fs::write(holder.unwrap().path(), "garbage").unwrap();

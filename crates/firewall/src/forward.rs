@@ -25,7 +25,7 @@ use self::judge::Judge;
 pub use self::judge::Sender;
 use crate::element::Table;
 use crate::error::FirewallError;
-use crate::iptables::{self, Family as IpVersion, Observed, Tool};
+use crate::iptables::{self, Family as IpVersion, ObservedTable, Tool};
 use crate::tables::TablesError;
 
 /// What the administrator of a firewalld that we cannot reach can do.
@@ -246,7 +246,7 @@ fn is_final_drop(rule: &RuleInfo) -> bool {
     drops
 }
 
-fn drops_forward(observed: &Observed) -> bool {
+fn drops_forward(observed: &ObservedTable) -> bool {
     let last = observed.rules("FORWARD").last().map(String::as_str);
     observed.policy("FORWARD").is_some_and(|policy| policy != "ACCEPT")
         || last.is_some_and(|rule| rule == "-j DROP" || rule.starts_with("-j REJECT"))
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn legacy_policies_and_last_rules_are_seen() {
-        let drops = |text| drops_forward(&Observed::parse(text));
+        let drops = |text| drops_forward(&ObservedTable::parse(text));
         assert!(drops("-P INPUT ACCEPT\n-P FORWARD DROP\n"));
         assert!(drops(
             "-P FORWARD ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"

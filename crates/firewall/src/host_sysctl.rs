@@ -12,7 +12,7 @@ use state::Index;
 
 use crate::error::FirewallError;
 use crate::hostport::{self, STAND_IN6};
-use crate::plan::Shared;
+use crate::plan::SharedObject;
 use crate::reference;
 
 /// Switches on and off what a shared object needs beside nftables. The caller holds the firewall's
@@ -22,7 +22,7 @@ pub(crate) trait SharedSysctls: Debug {
     ///
     /// # Errors
     /// When the kernel refuses or the note cannot be written.
-    fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
+    fn on(&mut self, index: &Index, shared: &SharedObject) -> Result<(), FirewallError>;
 
     /// Restores it as the note says and deletes the note. What ports that the reference's plugins
     /// publish stand on stays. `false` means that the machine forbids
@@ -30,13 +30,13 @@ pub(crate) trait SharedSysctls: Debug {
     ///
     /// # Errors
     /// When the kernel refuses or the note cannot be removed.
-    fn off(&mut self, index: &Index, shared: &Shared) -> Result<bool, FirewallError>;
+    fn off(&mut self, index: &Index, shared: &SharedObject) -> Result<bool, FirewallError>;
 
     /// Describes what is not as it should be.
     ///
     /// # Errors
     /// When the kernel cannot be asked: then it is unknown.
-    fn check(&mut self, shared: &Shared) -> Result<Option<String>, FirewallError>;
+    fn check(&mut self, shared: &SharedObject) -> Result<Option<String>, FirewallError>;
 }
 
 /// The first metric of the local routes to the address that stands for ::1 ([`STAND_IN6`]). Each
@@ -49,9 +49,9 @@ const LOOPBACK_METRIC: u32 = 4096;
 pub(crate) struct HostSysctls;
 
 impl SharedSysctls for HostSysctls {
-    fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError> {
+    fn on(&mut self, index: &Index, shared: &SharedObject) -> Result<(), FirewallError> {
         match shared {
-            Shared::Localnet(ifname) => {
+            SharedObject::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
                 let was = sysctl.read().map_err(|error| failed(&sysctl, error))?;
                 if was == "1" {
@@ -60,7 +60,7 @@ impl SharedSysctls for HostSysctls {
                 note(index, shared, &json!({ "was": was }))?;
                 sysctl.write("1").map_err(|error| failed(&sysctl, error))
             }
-            Shared::Loopback6(ifname) => {
+            SharedObject::Loopback6(ifname) => {
                 let refused = |error| FirewallError::Switch {
                     what: loopback_route_on(ifname),
                     source: Box::new(error),
@@ -82,8 +82,8 @@ impl SharedSysctls for HostSysctls {
         }
     }
 
-    fn off(&mut self, index: &Index, shared: &Shared) -> Result<bool, FirewallError> {
-        if !matches!(shared, Shared::Localnet(_) | Shared::Loopback6(_)) {
+    fn off(&mut self, index: &Index, shared: &SharedObject) -> Result<bool, FirewallError> {
+        if !matches!(shared, SharedObject::Localnet(_) | SharedObject::Loopback6(_)) {
             return Ok(true);
         }
         let object = shared.object();
@@ -96,8 +96,8 @@ impl SharedSysctls for HostSysctls {
         match shared {
             // It is what their published ports stand on by now. Our own ports in their form were
             // removed before.
-            Shared::Localnet(ifname) if reference::forwards_through(ifname)? => {}
-            Shared::Localnet(ifname) => {
+            SharedObject::Localnet(ifname) if reference::forwards_through(ifname)? => {}
+            SharedObject::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
                 let was = made.get("was").and_then(serde_json::Value::as_str).unwrap_or("0");
                 match sysctl.write_if_different(was) {
@@ -109,7 +109,7 @@ impl SharedSysctls for HostSysctls {
                     _ => {}
                 }
             }
-            Shared::Loopback6(ifname) => {
+            SharedObject::Loopback6(ifname) => {
                 if let Some(route) = loopback_route(ifname)? {
                     let mut doomed = vec![route.clone()];
                     let recorded = made.get("route").and_then(serde_json::Value::as_str);
@@ -140,9 +140,9 @@ impl SharedSysctls for HostSysctls {
         index.take_note(&object).map(|_| true).map_err(refused)
     }
 
-    fn check(&mut self, shared: &Shared) -> Result<Option<String>, FirewallError> {
+    fn check(&mut self, shared: &SharedObject) -> Result<Option<String>, FirewallError> {
         match shared {
-            Shared::Localnet(ifname) => {
+            SharedObject::Localnet(ifname) => {
                 let sysctl = route_localnet(ifname)?;
                 match sysctl.read() {
                     Ok(value) if value == "1" => Ok(None),
@@ -154,7 +154,7 @@ impl SharedSysctls for HostSysctls {
                     Err(error) => Err(unread(sysctl.to_string(), error)),
                 }
             }
-            Shared::Loopback6(ifname) => {
+            SharedObject::Loopback6(ifname) => {
                 // The kernel removes it with the link's other IPv6 routes when IPv6 is switched off
                 // there. A route of any link will do.
                 let found =
@@ -182,7 +182,11 @@ fn delete(route: Route) -> Result<(), NetlinkError> {
     RouteSocket::open()?.apply_one(&Change::DelRoute(route))
 }
 
-fn note(index: &Index, shared: &Shared, made: &serde_json::Value) -> Result<(), FirewallError> {
+fn note(
+    index: &Index,
+    shared: &SharedObject,
+    made: &serde_json::Value,
+) -> Result<(), FirewallError> {
     let object = shared.object();
     let refused = |source| FirewallError::State { object: object.clone(), source };
     if index.known_note(&object).map_err(refused)?.is_some() {

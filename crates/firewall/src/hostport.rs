@@ -40,7 +40,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::element::{Element, Field, Protocol, Set, Value, ifname};
-use crate::plan::{Plan, Shared};
+use crate::plan::{Plan, SharedObject};
 
 /// The sets of this concern.
 pub const SETS: &[Set] = &[
@@ -176,8 +176,8 @@ pub fn forwards(plan: &Plan) -> Vec<Forward> {
 /// Returns the object that records the holders of a port *at some address*, so that a caller who
 /// wants the port at every address need not read every element.
 #[must_use]
-pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> Shared {
-    Shared::Hostport { protocol, port, ipv4: family.is_ipv4() }
+pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> SharedObject {
+    SharedObject::Hostport { protocol, port, ipv4: family.is_ipv4() }
 }
 
 /// Returns what to hold for a plan whose ports iptables forwards. Its elements are not made, but
@@ -195,9 +195,9 @@ pub fn held_by_iptables(plan: &Plan) -> Plan {
             _ => continue,
         };
         // Attachments that want the port at every address look this up.
-        held.share(Shared::Hostport { protocol, port, ipv4 });
+        held.share(SharedObject::Hostport { protocol, port, ipv4 });
         let at = at.unwrap_or_else(|| everywhere(ipv4));
-        held.share(Shared::IptablesHostport { protocol, port, at });
+        held.share(SharedObject::IptablesHostport { protocol, port, at });
     }
     held
 }
@@ -253,9 +253,9 @@ fn snat_plan(target: &Target, snat: Snat) -> Plan {
         plan.push(Element::new(all, vec![ifname(out), address]));
     }
     plan.share(if target.address.is_ipv4() {
-        Shared::Localnet(out.to_owned())
+        SharedObject::Localnet(out.to_owned())
     } else {
-        Shared::Loopback6(out.to_owned())
+        SharedObject::Loopback6(out.to_owned())
     });
     plan
 }

@@ -5,7 +5,7 @@
 //! Chain names, comments and rules are the reference's to the letter, so that each implementation
 //! can check and remove what the other made.
 //!
-//! Every change has the same steps: `iptables -S` once, decide ([`Observed`], [`Restore`]),
+//! Every change has the same steps: `iptables -S` once, decide ([`ObservedTable`], [`Restore`]),
 //! `iptables-restore --noflush` once. A transaction of `iptables-restore` is all or nothing. It
 //! takes two processes per family and verb, for any number of rules; the reference starts one or
 //! two per rule.
@@ -19,7 +19,7 @@ mod text;
 
 pub(crate) use exec::legacy_uses;
 pub use exec::{IptablesError, Tool};
-pub use text::{Observed, Restore, quote};
+pub use text::{ObservedTable, Restore, quote};
 
 use std::net::IpAddr;
 
@@ -101,7 +101,7 @@ impl Tool {
     pub fn change(
         self,
         table: &str,
-        plan: impl FnOnce(&Observed, &mut Restore),
+        plan: impl FnOnce(&ObservedTable, &mut Restore),
     ) -> Result<(), IptablesError> {
         let observed = self.observe(table)?;
         let mut restore = Restore::new(table);

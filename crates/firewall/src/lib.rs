@@ -60,7 +60,7 @@ pub mod tables;
 pub mod taken;
 
 pub use close::others_delete;
-pub use engine::{Collected, Exchange, Firewall, LOCK_TIMEOUT, is_live, owners};
+pub use engine::{CollectReport, Exchange, Firewall, LOCK_TIMEOUT, is_live, owners};
 pub use error::FirewallError;
 pub use nft::{try_frames, usable};
-pub use plan::{Concern, Plan, Shared};
+pub use plan::{Concern, Plan, SharedObject};

@@ -63,7 +63,7 @@ enum Act {
     Translates {
         kind: NatKind,
         family: Family,
-        to: [Option<Box<Loaded>>; 2],
+        to: [Option<Box<RegisterContent>>; 2],
         flags: u32,
     },
     Masquerades {
@@ -74,12 +74,12 @@ enum Act {
         base: PayloadBase,
         offset: u32,
         len: u32,
-        value: Box<Loaded>,
+        value: Box<RegisterContent>,
     },
     /// It changes what is known of the packet.
     Sets {
         key: MetaKey,
-        value: Box<Loaded>,
+        value: Box<RegisterContent>,
     },
     /// It does what no rule of ours does.
     Other,
@@ -131,7 +131,7 @@ enum Source {
 
 /// What a register contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Loaded {
+struct RegisterContent {
     of: Source,
     first: u32,
     /// How many bytes, if it says so: the kernel puts zeros behind them.
@@ -140,14 +140,14 @@ struct Loaded {
     xor: Vec<u8>,
 }
 
-impl Loaded {
+impl RegisterContent {
     fn new(of: Source, first: u32) -> Self {
-        Loaded { of, first, len: None, mask: Vec::new(), xor: Vec::new() }
+        RegisterContent { of, first, len: None, mask: Vec::new(), xor: Vec::new() }
     }
 
     fn constant(data: &[u8]) -> Self {
         let (mask, xor) = (vec![0; data.len()], data.to_vec());
-        Loaded { mask, xor, ..Loaded::new(Source::Constant, 0) }
+        RegisterContent { mask, xor, ..RegisterContent::new(Source::Constant, 0) }
     }
 
     /// Returns where it comes from, as the part of a key that has this many bytes.
@@ -170,7 +170,7 @@ impl Loaded {
         let both = by.mask.iter().zip(&by.xor).enumerate();
         let xor = both.map(|(at, (mask, xor))| (self.xor(at) & mask) ^ xor);
         let (mask, xor) = (mask.collect(), xor.collect());
-        Loaded { of: self.of, first: self.first, len: self.len, mask, xor }
+        RegisterContent { of: self.of, first: self.first, len: self.len, mask, xor }
     }
 
     /// The bits that are compared with these bytes. A byte that is masked away counts only if it
@@ -194,10 +194,10 @@ impl Bits {
 
 /// What the registers contain.
 #[derive(Debug, Default)]
-struct Registers([Option<Loaded>; PLACES]);
+struct Registers([Option<RegisterContent>; PLACES]);
 
 impl Registers {
-    fn put(&mut self, register: Register, loaded: Loaded) {
+    fn put(&mut self, register: Register, loaded: RegisterContent) {
         let place = usize::from(register.place());
         if loaded.of == Source::Map {
             // A map's value takes more than one place.
@@ -208,18 +208,18 @@ impl Registers {
         }
     }
 
-    fn at(&self, register: Register) -> Loaded {
+    fn at(&self, register: Register) -> RegisterContent {
         let place = usize::from(register.place());
         let before = self.0.get(..=place).unwrap_or_default();
         let mut held = before.iter().rev().enumerate();
         let nearest = held.find_map(|(behind, held)| Some((behind, held.as_ref()?)));
         match nearest {
             Some((0, loaded)) => loaded.clone(),
-            Some((behind, Loaded { of: Source::Map, .. })) => {
+            Some((behind, RegisterContent { of: Source::Map, .. })) => {
                 let first = u32::try_from(behind * PLACE).unwrap_or(u32::MAX);
-                Loaded::new(Source::Map, first)
+                RegisterContent::new(Source::Map, first)
             }
-            _ => Loaded::new(Source::Other, 0),
+            _ => RegisterContent::new(Source::Other, 0),
         }
     }
 
@@ -292,7 +292,7 @@ impl Meaning {
                 let key = registers.key(set, *register);
                 let to = match to {
                     LookupTo::Register(register) => {
-                        registers.put(*register, Loaded::new(Source::Map, 0));
+                        registers.put(*register, RegisterContent::new(Source::Map, 0));
                         LookupTo::Register(Register::FIRST)
                     }
                     other => *other,
@@ -301,7 +301,7 @@ impl Meaning {
             }
             Expr::ToNetworkOrder { register, .. } => {
                 self.is_unread = true;
-                registers.put(*register, Loaded::new(Source::Other, 0));
+                registers.put(*register, RegisterContent::new(Source::Other, 0));
             }
             Expr::Other { name, .. } if only_matches(name) => {
                 self.note_condition();
@@ -397,11 +397,11 @@ impl Meaning {
 }
 
 /// Returns the register into which an expression loads something of the packet, and what.
-fn loads(expr: &Expr) -> Option<(Register, Loaded)> {
+fn loads(expr: &Expr) -> Option<(Register, RegisterContent)> {
     let (register, of, first) = match expr {
         Expr::Payload { base, offset, len, register } => {
-            let loaded = Loaded::new(Source::Packet(*base), *offset);
-            return Some((*register, Loaded { len: Some(*len), ..loaded }));
+            let loaded = RegisterContent::new(Source::Packet(*base), *offset);
+            return Some((*register, RegisterContent { len: Some(*len), ..loaded }));
         }
         Expr::Meta { key, register } => (register, Source::Meta(*key), 0),
         Expr::Ct { key, direction, register } => {
@@ -409,10 +409,12 @@ fn loads(expr: &Expr) -> Option<(Register, Loaded)> {
         }
         Expr::Fib { result, flags, register } => (register, Source::Routes(*result, *flags), 0),
         Expr::Rt { register, .. } => (register, Source::Other, 0),
-        Expr::Immediate { register, data } => return Some((*register, Loaded::constant(data))),
+        Expr::Immediate { register, data } => {
+            return Some((*register, RegisterContent::constant(data)));
+        }
         _ => return None,
     };
-    Some((*register, Loaded::new(of, first)))
+    Some((*register, RegisterContent::new(of, first)))
 }
 
 /// Says whether an expression with this name changes nothing but registers.

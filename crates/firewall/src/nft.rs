@@ -13,7 +13,7 @@ use crate::error::FirewallError;
 use crate::layout::{self, LATER, MASQUERADE_RULES, Shape, table_ref};
 use crate::masquerade::Outbound;
 use crate::meaning::Meaning;
-use crate::tables::{Altered, Change, Found, FoundValue, Tables, TablesError};
+use crate::tables::{Alteration, Change, ObservedElement, ObservedValue, Tables, TablesError};
 
 /// The prefix of masquerade chains' names.
 const MASQUERADE: &str = "masquerade-";
@@ -141,12 +141,12 @@ impl Tables for NftTables {
         &mut self,
         table: Table,
         masquerades: &BTreeSet<Outbound>,
-    ) -> Result<Option<Altered>, TablesError> {
+    ) -> Result<Option<Alteration>, TablesError> {
         let own = table_ref(table);
         let Some(info) = self.socket.ask().get_table(&own).map_err(refused)? else {
             return Ok(None);
         };
-        let mut altered = Altered { dormant: info.is_dormant(), ..Altered::default() };
+        let mut altered = Alteration { dormant: info.is_dormant(), ..Alteration::default() };
         let mut shapes = layout::shapes(table);
         // A chain without a hook sees what jumps to it: the rules tell.
         shapes.retain(|_, wanted| wanted.hook.is_some());
@@ -184,14 +184,14 @@ impl Tables for NftTables {
         Ok(Some(altered))
     }
 
-    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError> {
+    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<ObservedElement>, TablesError> {
         let table = table_ref(set.table());
         let found =
             self.socket.ask().get_element(&table, set.name(), &key_of(key)).map_err(refused)?;
         Ok(found.map(|element| found_element(set, key.to_vec(), element)))
     }
 
-    fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError> {
+    fn list(&mut self, set: Set) -> Result<Vec<ObservedElement>, TablesError> {
         let table = table_ref(set.table());
         let types = layout::key_types(set);
         let elements = self.socket.ask().elements(&table, set.name()).map_err(refused)?;
@@ -348,23 +348,23 @@ fn field_of(value: nft::Value) -> Option<Field> {
     })
 }
 
-fn found_element(set: Set, key: Vec<Field>, element: nft::Element) -> Found {
+fn found_element(set: Set, key: Vec<Field>, element: nft::Element) -> ObservedElement {
     let value = match (element.data, set.maps()) {
-        (None, _) => FoundValue::Nothing,
-        (Some(ElementData::Verdict(Verdict::Jump(chain))), _) => FoundValue::Jump(chain),
+        (None, _) => ObservedValue::Nothing,
+        (Some(ElementData::Verdict(Verdict::Jump(chain))), _) => ObservedValue::Jump(chain),
         (Some(ElementData::Value(to)), Maps::Endpoint(address)) => {
             let values = to.values(&layout::endpoint_types(address)).unwrap_or_default();
             match values.as_slice() {
                 [nft::Value::Ipv4(address), nft::Value::Port(port)] => {
-                    FoundValue::Endpoint((*address).into(), *port)
+                    ObservedValue::Endpoint((*address).into(), *port)
                 }
                 [nft::Value::Ipv6(address), nft::Value::Port(port)] => {
-                    FoundValue::Endpoint((*address).into(), *port)
+                    ObservedValue::Endpoint((*address).into(), *port)
                 }
-                _ => FoundValue::Foreign,
+                _ => ObservedValue::Foreign,
             }
         }
-        (Some(_), _) => FoundValue::Foreign,
+        (Some(_), _) => ObservedValue::Foreign,
     };
-    Found { key, value, comment: element.comment.unwrap_or_default() }
+    ObservedElement { key, value, comment: element.comment.unwrap_or_default() }
 }

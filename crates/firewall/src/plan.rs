@@ -21,14 +21,14 @@ pub struct Plan {
     pub own: Vec<Element>,
     /// Objects that exist as long as an attachment wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedObject>,
 }
 
 /// An object that several attachments share. [`state::Index`] counts its holders, under
-/// [`Shared::object`].
+/// [`SharedObject::object`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Shared {
+pub enum SharedObject {
     /// A bridge whose containers other bridges with a policy cannot reach.
     Policy(String),
     /// A bridge whose containers cannot reach each other.
@@ -100,34 +100,34 @@ impl Concern {
     }
 }
 
-impl Shared {
+impl SharedObject {
     /// Returns the name under which holders are counted.
     #[must_use]
     pub fn object(&self) -> String {
         match self {
-            Shared::Policy(bridge) => format!("policy {bridge}"),
-            Shared::Isolation(bridge) => format!("isolation {bridge}"),
-            Shared::Localnet(ifname) => format!("localnet {ifname}"),
-            Shared::Loopback6(ifname) => format!("loopback6 {ifname}"),
-            Shared::Hostport { protocol, port, ipv4 } => {
+            SharedObject::Policy(bridge) => format!("policy {bridge}"),
+            SharedObject::Isolation(bridge) => format!("isolation {bridge}"),
+            SharedObject::Localnet(ifname) => format!("localnet {ifname}"),
+            SharedObject::Loopback6(ifname) => format!("loopback6 {ifname}"),
+            SharedObject::Hostport { protocol, port, ipv4 } => {
                 format!("hostport {protocol} {port} {}", if *ipv4 { "ipv4" } else { "ipv6" })
             }
-            Shared::IptablesHostport { protocol, port, at } => {
+            SharedObject::IptablesHostport { protocol, port, at } => {
                 format!("iptables-hostport {protocol} {port} {at}")
             }
         }
     }
 
-    /// Reads a name made by [`Shared::object`]; returns `None` for other objects of the index.
+    /// Reads a name made by [`SharedObject::object`]; returns `None` for other objects of the index.
     #[must_use]
-    pub fn parse(object: &str) -> Option<Shared> {
+    pub fn parse(object: &str) -> Option<SharedObject> {
         let (kind, rest) = object.split_once(' ')?;
         let name = || (!rest.is_empty()).then(|| rest.to_owned());
         match kind {
-            "policy" => name().map(Shared::Policy),
-            "isolation" => name().map(Shared::Isolation),
-            "localnet" => name().map(Shared::Localnet),
-            "loopback6" => name().map(Shared::Loopback6),
+            "policy" => name().map(SharedObject::Policy),
+            "isolation" => name().map(SharedObject::Isolation),
+            "localnet" => name().map(SharedObject::Localnet),
+            "loopback6" => name().map(SharedObject::Loopback6),
             "hostport" => {
                 let (protocol, rest) = rest.split_once(' ')?;
                 let (port, family) = rest.split_once(' ')?;
@@ -137,14 +137,14 @@ impl Shared {
                     _ => return None,
                 };
                 let protocol = Protocol::parse(protocol)?;
-                Some(Shared::Hostport { protocol, port: port.parse().ok()?, ipv4 })
+                Some(SharedObject::Hostport { protocol, port: port.parse().ok()?, ipv4 })
             }
             "iptables-hostport" => {
                 let (protocol, rest) = rest.split_once(' ')?;
                 let (port, at) = rest.split_once(' ')?;
                 let protocol = Protocol::parse(protocol)?;
                 let (port, at) = (port.parse().ok()?, at.parse().ok()?);
-                Some(Shared::IptablesHostport { protocol, port, at })
+                Some(SharedObject::IptablesHostport { protocol, port, at })
             }
             _ => None,
         }
@@ -156,14 +156,14 @@ impl Shared {
         let one = |set, name: &str| Element::new(set, vec![ifname(name)]);
         let pair = |set, name: &str| Element::new(set, vec![ifname(name), ifname(name)]);
         match self {
-            Shared::Policy(bridge) => {
+            SharedObject::Policy(bridge) => {
                 vec![one(Set::PolicyBridges, bridge), pair(Set::PolicySame, bridge)]
             }
-            Shared::Isolation(bridge) => vec![pair(Set::PolicyIsolated, bridge)],
-            Shared::Localnet(ifname) => vec![one(Set::Localnet, ifname)],
-            Shared::Loopback6(_) | Shared::Hostport { .. } | Shared::IptablesHostport { .. } => {
-                Vec::new()
-            }
+            SharedObject::Isolation(bridge) => vec![pair(Set::PolicyIsolated, bridge)],
+            SharedObject::Localnet(ifname) => vec![one(Set::Localnet, ifname)],
+            SharedObject::Loopback6(_)
+            | SharedObject::Hostport { .. }
+            | SharedObject::IptablesHostport { .. } => Vec::new(),
         }
     }
 
@@ -171,25 +171,25 @@ impl Shared {
     #[must_use]
     pub const fn concern(&self) -> Concern {
         match self {
-            Shared::Policy(_) | Shared::Isolation(_) => Concern::Policy,
-            Shared::Localnet(_)
-            | Shared::Loopback6(_)
-            | Shared::Hostport { .. }
-            | Shared::IptablesHostport { .. } => Concern::Hostport,
+            SharedObject::Policy(_) | SharedObject::Isolation(_) => Concern::Policy,
+            SharedObject::Localnet(_)
+            | SharedObject::Loopback6(_)
+            | SharedObject::Hostport { .. }
+            | SharedObject::IptablesHostport { .. } => Concern::Hostport,
         }
     }
 }
 
-impl TryFrom<String> for Shared {
+impl TryFrom<String> for SharedObject {
     type Error = String;
 
     fn try_from(object: String) -> Result<Self, String> {
-        Shared::parse(&object).ok_or_else(|| format!("{object:?} is not a shared object"))
+        SharedObject::parse(&object).ok_or_else(|| format!("{object:?} is not a shared object"))
     }
 }
 
-impl From<Shared> for String {
-    fn from(shared: Shared) -> String {
+impl From<SharedObject> for String {
+    fn from(shared: SharedObject) -> String {
         shared.object()
     }
 }
@@ -205,7 +205,11 @@ impl Plan {
     pub fn tables(&self) -> impl Iterator<Item = Table> {
         Table::ALL.iter().copied().filter(|table| {
             self.own.iter().any(|element| element.set.table() == *table)
-                || self.shared.iter().flat_map(Shared::elements).any(|e| e.set.table() == *table)
+                || self
+                    .shared
+                    .iter()
+                    .flat_map(SharedObject::elements)
+                    .any(|e| e.set.table() == *table)
         })
     }
 
@@ -227,7 +231,7 @@ impl Plan {
     }
 
     /// Adds a shared object, unless it is there already.
-    pub fn share(&mut self, shared: Shared) {
+    pub fn share(&mut self, shared: SharedObject) {
         if !self.shared.contains(&shared) {
             self.shared.push(shared);
         }

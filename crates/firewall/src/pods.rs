@@ -87,7 +87,7 @@ pub use self::closed::{
     forget_interface, forget_links, interface_verdicts, interfaces, is_complete, link_verdicts,
     links, verdicts, wake,
 };
-pub use self::held::{Held, Lost};
+pub use self::held::{Loss, TableContent};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 pub use policy::program::Link;
@@ -143,7 +143,7 @@ pub fn log_prefix(direction: Direction) -> &'static str {
 
 /// How many packets were dropped since the table was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Dropped {
+pub struct DroppedPackets {
     /// Into pods.
     pub incoming: u64,
     /// Out of pods.

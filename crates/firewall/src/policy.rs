@@ -15,7 +15,7 @@
 use std::str::FromStr;
 
 use crate::element::{Element, Set, ifname};
-use crate::plan::{Plan, Shared};
+use crate::plan::{Plan, SharedObject};
 
 /// The sets of this concern.
 pub const SETS: &[Set] =
@@ -73,9 +73,9 @@ pub fn plan(policy: IngressPolicy, bridge: &str, port: &str) -> Plan {
     if policy == IngressPolicy::Open {
         return plan;
     }
-    plan.share(Shared::Policy(bridge.to_owned()));
+    plan.share(SharedObject::Policy(bridge.to_owned()));
     if policy == IngressPolicy::Isolated {
-        plan.share(Shared::Isolation(bridge.to_owned()));
+        plan.share(SharedObject::Isolation(bridge.to_owned()));
         plan.join(plan_within_bridge(policy, port));
     }
     plan

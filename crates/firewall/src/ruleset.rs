@@ -35,7 +35,7 @@ pub const CONTAINER: Limits = Limits { rules: 2_000, elements: 4_000, of_one_set
 
 /// Why a rule set was not read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum ReadFault {
     /// It could not be.
     Failed(NetlinkError),
     /// It changed while it was read, twice. This is what was read last.
@@ -45,16 +45,16 @@ pub enum Unread {
 /// Reads the rule set of the calling thread's namespace.
 ///
 /// # Errors
-/// [`Unread`].
-pub fn read(limits: Limits) -> Result<Ruleset, Unread> {
-    let mut socket = NftSocket::open().map_err(Unread::Failed)?;
-    let (ruleset, changed) = once(&mut socket, limits).map_err(Unread::Failed)?;
+/// [`ReadFault`].
+pub fn read(limits: Limits) -> Result<Ruleset, ReadFault> {
+    let mut socket = NftSocket::open().map_err(ReadFault::Failed)?;
+    let (ruleset, changed) = once(&mut socket, limits).map_err(ReadFault::Failed)?;
     if !changed {
         return Ok(ruleset);
     }
-    match once(&mut socket, limits).map_err(Unread::Failed)? {
+    match once(&mut socket, limits).map_err(ReadFault::Failed)? {
         (ruleset, false) => Ok(ruleset),
-        (ruleset, true) => Err(Unread::Changed(ruleset)),
+        (ruleset, true) => Err(ReadFault::Changed(ruleset)),
     }
 }
 

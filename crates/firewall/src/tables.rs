@@ -44,18 +44,18 @@ pub enum Change {
 
 /// An element as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ObservedElement {
     /// The key.
     pub key: Vec<Field>,
     /// What it maps to.
-    pub value: FoundValue,
+    pub value: ObservedValue,
     /// The comment; empty when there is none.
     pub comment: String,
 }
 
 /// What an element maps to, as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FoundValue {
+pub enum ObservedValue {
     /// Nothing.
     Nothing,
     /// An address and a port.
@@ -68,7 +68,7 @@ pub enum FoundValue {
 
 /// What is not as it should be of a table of ours, besides its elements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Altered {
+pub struct Alteration {
     /// It is dormant: it sees no packets.
     pub dormant: bool,
     /// Its chains that are at another hook, or have another priority or policy.
@@ -79,10 +79,10 @@ pub struct Altered {
     pub foreign: BTreeSet<String>,
 }
 
-impl Altered {
+impl Alteration {
     /// Describes each difference.
     #[must_use]
-    pub fn told(&self, table: Table) -> Vec<String> {
+    pub fn describe(&self, table: Table) -> Vec<String> {
         let dormant = self.dormant.then(|| format!("table {table} is dormant: it sees no packets"));
         let hooks = self.hooks.iter().map(|chain| {
             format!("chain {chain} of table {table} is at another hook, or has another policy")
@@ -123,19 +123,19 @@ pub trait Tables: fmt::Debug {
         &mut self,
         table: Table,
         masquerades: &BTreeSet<Outbound>,
-    ) -> Result<Option<Altered>, TablesError>;
+    ) -> Result<Option<Alteration>, TablesError>;
 
     /// Looks one element up.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<Found>, TablesError>;
+    fn get(&mut self, set: Set, key: &[Field]) -> Result<Option<ObservedElement>, TablesError>;
 
     /// Lists a set.
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError>;
+    fn list(&mut self, set: Set) -> Result<Vec<ObservedElement>, TablesError>;
 
     /// Returns how many elements jump to a masquerade chain; `None` if the chain does not exist.
     ///

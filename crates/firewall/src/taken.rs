@@ -33,14 +33,14 @@ const ON_BEHALF: [&str; 6] =
 
 /// A port that cannot be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenPort {
     protocol: Protocol,
     at: SocketAddr,
-    why: Why,
+    why: TakenReason,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Why {
+enum TakenReason {
     /// A program has it.
     Held(Option<Holder>),
     /// The host does not have the address.
@@ -143,11 +143,11 @@ pub fn forward(host_port: u16, protocol: &str, host_ip: &str) -> Option<Forward>
 /// Lists the ports that cannot be published, each once. Ports about which the kernel does not
 /// answer are left out.
 #[must_use]
-pub fn find(forwards: &[Forward], families: Families) -> Vec<Taken> {
+pub fn find(forwards: &[Forward], families: Families) -> Vec<TakenPort> {
     forwards.iter().filter_map(|forward| first(forward, families)).collect()
 }
 
-fn first(forward: &Forward, families: Families) -> Option<Taken> {
+fn first(forward: &Forward, families: Families) -> Option<TakenPort> {
     let transport = match forward.protocol {
         Protocol::Tcp => Transport::Tcp,
         Protocol::Udp => Transport::Udp,
@@ -162,15 +162,15 @@ fn first(forward: &Forward, families: Families) -> Option<Taken> {
     addresses.iter().filter(wanted).find_map(|ip| {
         let at = SocketAddr::new(*ip, forward.host_port);
         if is_for_many(*ip) {
-            let why = Why::NoSuchAddress;
-            return Some(Taken { protocol: forward.protocol, at, why });
+            let why = TakenReason::NoSuchAddress;
+            return Some(TakenPort { protocol: forward.protocol, at, why });
         }
         let why = match listen::ask(transport, at) {
-            Answer::Taken => Why::Held(listen::holder(transport, at, &ON_BEHALF)),
-            Answer::NoSuchAddress => Why::NoSuchAddress,
+            Answer::Taken => TakenReason::Held(listen::holder(transport, at, &ON_BEHALF)),
+            Answer::NoSuchAddress => TakenReason::NoSuchAddress,
             Answer::Free | Answer::Unknown(_) => return None,
         };
-        Some(Taken { protocol: forward.protocol, at, why })
+        Some(TakenPort { protocol: forward.protocol, at, why })
     })
 }
 
@@ -189,7 +189,7 @@ fn is_for_many(ip: IpAddr) -> bool {
     found.is_some_and(|route| route.kind == RouteKind::Broadcast)
 }
 
-impl Taken {
+impl TakenPort {
     /// Whether the holder is known and holds the port on behalf of containers, or is a program that
     /// started the caller.
     #[must_use]
@@ -207,14 +207,14 @@ impl Taken {
 
     fn process(&self) -> Option<&Process> {
         match &self.why {
-            Why::Held(Some(holder)) => holder.process.as_ref(),
-            Why::Held(None) | Why::NoSuchAddress => None,
+            TakenReason::Held(Some(holder)) => holder.process.as_ref(),
+            TakenReason::Held(None) | TakenReason::NoSuchAddress => None,
         }
     }
 }
 
 /// A sentence that names the port and its holder.
-impl fmt::Display for Taken {
+impl fmt::Display for TakenPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (port, protocol) = (self.at.port(), self.protocol);
         match self.at.ip() {
@@ -222,9 +222,11 @@ impl fmt::Display for Taken {
             _ => write!(f, "host port {}/{protocol}", self.at)?,
         }
         match &self.why {
-            Why::NoSuchAddress => write!(f, ": the host does not have address {}", self.at.ip()),
-            Why::Held(None) => f.write_str(" is held by a program of this host"),
-            Why::Held(Some(holder)) => match &holder.process {
+            TakenReason::NoSuchAddress => {
+                write!(f, ": the host does not have address {}", self.at.ip())
+            }
+            TakenReason::Held(None) => f.write_str(" is held by a program of this host"),
+            TakenReason::Held(Some(holder)) => match &holder.process {
                 Some(process) => {
                     write!(f, " is held by program {:?} (process {})", process.name, process.pid)
                 }
@@ -275,11 +277,16 @@ mod tests {
             for protocol in ["tcp", "udp"] {
                 let forward = forward(40_000, protocol, address).unwrap();
                 let found = find(&[forward], Families::ALL);
-                assert!(matches!(found[..], [Taken { why: Why::NoSuchAddress, .. }]), "{address}");
+                assert!(
+                    matches!(found[..], [TakenPort { why: TakenReason::NoSuchAddress, .. }]),
+                    "{address}"
+                );
             }
         }
         let own = forward(40_000, "tcp", "127.0.0.1").unwrap();
-        assert!(find(&[own], Families::ALL).iter().all(|taken| taken.why != Why::NoSuchAddress));
+        assert!(
+            find(&[own], Families::ALL).iter().all(|taken| taken.why != TakenReason::NoSuchAddress)
+        );
     }
 
     #[test]
@@ -325,10 +332,11 @@ mod tests {
 
     #[test]
     fn the_port_and_its_holder_are_named() {
-        let taken = |at: &str, why| Taken { protocol: Protocol::Tcp, at: at.parse().unwrap(), why };
+        let taken =
+            |at: &str, why| TakenPort { protocol: Protocol::Tcp, at: at.parse().unwrap(), why };
         let held = |name: &str, is_ancestor| {
             let process = Some(Process { pid: 812, name: name.to_owned(), is_ancestor });
-            Why::Held(Some(Holder { uid: 0, process }))
+            TakenReason::Held(Some(Holder { uid: 0, process }))
         };
         let sshd = taken("0.0.0.0:22", held("sshd", false));
         assert_eq!(sshd.to_string(), "host port 22/tcp is held by program \"sshd\" (process 812)");
@@ -338,14 +346,15 @@ mod tests {
             let ours = taken("0.0.0.0:22", ours);
             assert!(ours.is_on_behalf() && !ours.is_strangers());
         }
-        let unseen = taken("[2001:db8::1]:22", Why::Held(Some(Holder { uid: 7, process: None })));
+        let unseen =
+            taken("[2001:db8::1]:22", TakenReason::Held(Some(Holder { uid: 7, process: None })));
         assert_eq!(
             unseen.to_string(),
             "host port [2001:db8::1]:22/tcp is held by a program of this host that cannot be seen from here (user 7)"
         );
         assert!(!unseen.is_strangers() && !unseen.is_on_behalf());
         assert_eq!(
-            taken("192.0.2.9:80", Why::NoSuchAddress).to_string(),
+            taken("192.0.2.9:80", TakenReason::NoSuchAddress).to_string(),
             "host port 192.0.2.9:80/tcp: the host does not have address 192.0.2.9"
         );
     }

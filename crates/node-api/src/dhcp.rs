@@ -48,16 +48,16 @@ pub struct Question {
     /// [`VERSION`].
     pub version: u32,
     /// The request.
-    pub ask: Ask,
+    pub ask: Request,
 }
 
-/// A request.
+/// What the plugin asks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub enum Ask {
+pub enum Request {
     /// Get a lease; the present one, if there is one. Answered by [`Answer::Lease`].
-    Acquire(Box<Acquire>),
+    Acquire(Box<LeaseRequest>),
     /// Show the present lease. Answered by [`Answer::Lease`] or [`Answer::Unknown`].
     Inspect {
         /// Its holder.
@@ -80,10 +80,10 @@ pub enum Ask {
     Status,
 }
 
-/// A request for a lease.
+/// What [`Request::Acquire`] asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Acquire {
+pub struct LeaseRequest {
     /// The attachment that it is for.
     pub attachment: AttachmentKey,
     /// The namespace of the interface: a path as the host sees it.
@@ -191,7 +191,7 @@ impl From<cni::Error> for Failure {
 impl Question {
     /// Creates a question in this version.
     #[must_use]
-    pub fn new(ask: Ask) -> Self {
+    pub fn new(ask: Request) -> Self {
         Question { version: VERSION, ask }
     }
 }
@@ -228,7 +228,7 @@ impl Message for Reply {
 ///
 /// # Errors
 /// Code 1 for another version, code 6 for anything that is not a question.
-pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
+pub fn read_question(line: &[u8]) -> Result<Request, Failure> {
     let failed = |code, msg: String| Failure { code, msg, details: String::new() };
     match Question::from_line(line) {
         Ok(question) => Ok(question.ask),
@@ -315,7 +315,7 @@ mod tests {
             r#"{{"version":1,"new":[],"ask":{{"acquire":{{"attachment":{key},"netns":"/n","client":{{"provide":[{{"code":12,"value":"00ff"}}],"other":1}}}}}}}}"#
         );
         let ask = read_question(line.as_bytes()).unwrap();
-        let Ask::Acquire(acquire) = &ask else { panic!("{ask:?}") };
+        let Request::Acquire(acquire) = &ask else { panic!("{ask:?}") };
         assert_eq!(acquire.client.provide[0].value, [0, 0xff]);
         let again = Question::new(ask.clone()).to_line().unwrap();
         assert_eq!(read_question(&again).unwrap(), ask);
@@ -344,9 +344,9 @@ mod tests {
             assert_eq!(String::from_utf8(line.clone()).unwrap(), want);
             assert_eq!(Reply::from_line(&line).unwrap(), reply);
         }
-        let line = Question::new(Ask::Status).to_line().unwrap();
+        let line = Question::new(Request::Status).to_line().unwrap();
         assert_eq!(line, b"{\"version\":1,\"ask\":\"status\"}\n");
-        assert_eq!(read_question(&line).unwrap(), Ask::Status);
+        assert_eq!(read_question(&line).unwrap(), Request::Status);
     }
 
     #[test]

@@ -48,13 +48,13 @@ pub const SOCKET: &str = "/run/netwright/ipam.sock";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Assign an address of each range.
-    Assign(Assign),
+    Assign(AssignRequest),
     /// Free everything this owner has.
     Release(Owner),
     /// Which addresses does this owner have in this network?
-    Held(Held),
+    Held(HeldRequest),
     /// Only these attachments of this network exist.
-    Collect(Collect),
+    Collect(CollectRequest),
     /// Could [`Request::Assign`] be answered?
     Status(StatusRequest),
 }
@@ -63,7 +63,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// These.
-    Assigned(Vec<Assigned>),
+    Assigned(Vec<AssignedAddress>),
     /// A refusal, with the reason.
     Refused(Refusal),
     /// The request was carried out.
@@ -90,7 +90,7 @@ pub struct Owner {
 /// [`Request::Assign`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Assign {
+pub struct AssignRequest {
     /// The network.
     pub network: NetworkSpec,
     /// The owner that asks.
@@ -104,7 +104,7 @@ pub struct Assign {
 /// [`Request::Held`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Held {
+pub struct HeldRequest {
     /// The network.
     pub network: NetworkSpec,
     /// The owner that asks.
@@ -114,7 +114,7 @@ pub struct Held {
 /// [`Request::Collect`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Collect {
+pub struct CollectRequest {
     /// The network's name: [`NetworkSpec::network`].
     pub network: String,
     /// The existing attachments; all other addresses of the network on this node are freed.
@@ -225,9 +225,9 @@ impl FromStr for RangeSpec {
 #[error("{0:?} is not a range: write a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
 pub struct RangeError(String);
 
-/// An address that is assigned.
+/// An address of an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Assigned {
+pub struct AssignedAddress {
     /// With the prefix length of its range's subnet.
     pub address: IpNet,
     /// The range's gateway.
@@ -259,15 +259,15 @@ impl Request {
 }
 
 message!(Request, VERSION, {
-    assign: Assign(Assign),
+    assign: Assign(AssignRequest),
     release: Release(Owner),
-    held: Held(Held),
-    collect: Collect(Collect),
+    held: Held(HeldRequest),
+    collect: Collect(CollectRequest),
     status: Status(StatusRequest),
 }, {});
 
 message!(Answer, VERSION, {
-    assigned: Assigned(Vec<Assigned>),
+    assigned: Assigned(Vec<AssignedAddress>),
     refused: Refused(Refusal),
 }, { ok: Ok });
 
@@ -311,7 +311,7 @@ mod tests {
         network.sticky = true;
         requests(
             r#"{"version":1,"assign":{"network":{"network":"blue","overlapping":true,"ranges":[{"subnet":"192.0.2.0/24","first":"192.0.2.10","last":"192.0.2.20","exclude":["192.0.2.12/32"],"gateway":"192.0.2.1"},{"subnet":"2001:db8::/64"}],"sticky":true},"owner":{"container":"c1","ifname":"net1","netns":"/run/netns/c1","pod":{"namespace":"ns","name":"web-0","uid":"7"}},"wanted":["192.0.2.15"]}}"#,
-            &Request::Assign(Assign {
+            &Request::Assign(AssignRequest {
                 network,
                 owner: Owner { netns: "/run/netns/c1".into(), pod: Some(pod), ..owner() },
                 wanted: vec!["192.0.2.15".parse().unwrap()],
@@ -319,11 +319,11 @@ mod tests {
         );
         requests(
             r#"{"version":1,"held":{"network":{"network":"blue","overlapping":true,"ranges":[]},"owner":{"container":"c1","ifname":"net1"}}}"#,
-            &Request::Held(Held { network: NetworkSpec::new("blue"), owner: owner() }),
+            &Request::Held(HeldRequest { network: NetworkSpec::new("blue"), owner: owner() }),
         );
         requests(
             r#"{"version":1,"collect":{"network":"blue","valid":[{"containerID":"c1","ifname":"net1"}]}}"#,
-            &Request::Collect(Collect {
+            &Request::Collect(CollectRequest {
                 network: "blue".into(),
                 valid: vec![GcAttachment { container_id: "c1".into(), ifname: "net1".into() }],
             }),
@@ -339,11 +339,11 @@ mod tests {
         answers(
             r#"{"version":1,"assigned":[{"address":"192.0.2.15/24","gateway":"192.0.2.1"},{"address":"2001:db8::1/64"}]}"#,
             &Answer::Assigned(vec![
-                Assigned {
+                AssignedAddress {
                     address: "192.0.2.15/24".parse().unwrap(),
                     gateway: Some("192.0.2.1".parse().unwrap()),
                 },
-                Assigned { address: "2001:db8::1/64".parse().unwrap(), gateway: None },
+                AssignedAddress { address: "2001:db8::1/64".parse().unwrap(), gateway: None },
             ]),
         );
         answers(r#"{"version":1,"assigned":[]}"#, &Answer::Assigned(Vec::new()));
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(release.todo_name(), Some(owner().hash()));
         let other = Owner { netns: "/x".into(), ..owner() };
         assert_eq!(other.hash(), owner().hash());
-        let held = Request::Held(Held::default());
+        let held = Request::Held(HeldRequest::default());
         assert_eq!(held.todo_name(), None);
     }
 

@@ -159,8 +159,8 @@ pub(crate) fn write<T: Serialize>(
     key: &'static str,
     content: &T,
 ) -> Result<Vec<u8>, LineError> {
-    struct Keyed<'c, T>(u32, &'static str, &'c T);
-    impl<T: Serialize> Serialize for Keyed<'_, T> {
+    struct KeyedContent<'c, T>(u32, &'static str, &'c T);
+    impl<T: Serialize> Serialize for KeyedContent<'_, T> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let mut keys = serializer.serialize_map(Some(2))?;
             keys.serialize_entry("version", &self.0)?;
@@ -168,7 +168,7 @@ pub(crate) fn write<T: Serialize>(
             keys.end()
         }
     }
-    let text = write_any(&Keyed(version, key, content));
+    let text = write_any(&KeyedContent(version, key, content));
     if MAX_MESSAGE < text.len() {
         return Err(LineError::TooLong(text.len()));
     }

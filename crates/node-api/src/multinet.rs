@@ -65,11 +65,11 @@ pub enum Request {
     /// Which networks does this sandbox get?
     Plan(PlanRequest),
     /// The sandbox has its networks.
-    Attached(Attached),
+    Attached(AttachReport),
     /// The sandbox has none: one could not be attached.
-    Failed(Failed),
+    Failed(FailureReport),
     /// The sandbox no longer has any.
-    Detached(Detached),
+    Detached(DetachReport),
     /// Could [`Request::Plan`] be answered?
     Status,
 }
@@ -221,7 +221,7 @@ pub struct Device {
 /// [`Request::Attached`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Attached {
+pub struct AttachReport {
     /// The attached sandbox.
     pub sandbox: Sandbox,
     /// The pod it belongs to, with [`Plan::uid`].
@@ -254,7 +254,7 @@ pub struct NetworkResult {
 /// [`Request::Failed`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Failed {
+pub struct FailureReport {
     /// The sandbox that could not be attached.
     pub sandbox: Sandbox,
     /// The pod it belongs to.
@@ -274,7 +274,7 @@ pub struct Failed {
 /// [`Request::Detached`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Detached {
+pub struct DetachReport {
     /// The sandbox that was attached.
     pub sandbox: Sandbox,
     /// The pod it belonged to, as far as still known.
@@ -308,9 +308,9 @@ impl Request {
 
 message!(Request, VERSION, {
     plan: Plan(PlanRequest),
-    attached: Attached(Attached),
-    failed: Failed(Failed),
-    detached: Detached(Detached),
+    attached: Attached(AttachReport),
+    failed: Failed(FailureReport),
+    detached: Detached(DetachReport),
 }, { status: Status });
 
 message!(Answer, VERSION, { plan: Plan(Plan), refused: Refused(Refusal) }, { ok: Ok });
@@ -369,7 +369,7 @@ mod tests {
         );
         requests(
             r#"{"version":1,"attached":{"sandbox":{"container":"c1","ifname":"eth0","netns":"/run/netns/c1"},"pod":{"namespace":"ns","name":"web","uid":"7"},"results":[{"name":"ns/a","ifname":"net1","result":{"cniVersion":"1.0.0"}}]}}"#,
-            &Request::Attached(Attached {
+            &Request::Attached(AttachReport {
                 sandbox: sandbox(),
                 pod: pod(),
                 results: vec![NetworkResult {
@@ -378,12 +378,12 @@ mod tests {
                     result: object(r#"{"cniVersion":"1.0.0"}"#),
                     ..NetworkResult::default()
                 }],
-                ..Attached::default()
+                ..AttachReport::default()
             }),
         );
         requests(
             r#"{"version":1,"failed":{"sandbox":{"container":"c1","ifname":"eth0","netns":"/run/netns/c1"},"pod":{"namespace":"ns","name":"web","uid":"7"},"network":"ns/a","code":7,"msg":"no"}}"#,
-            &Request::Failed(Failed {
+            &Request::Failed(FailureReport {
                 sandbox: sandbox(),
                 pod: pod(),
                 network: "ns/a".into(),
@@ -394,7 +394,7 @@ mod tests {
         );
         requests(
             r#"{"version":1,"detached":{"sandbox":{"container":"c1","ifname":"eth0"}}}"#,
-            &Request::Detached(Detached {
+            &Request::Detached(DetachReport {
                 sandbox: Sandbox { netns: String::new(), ..sandbox() },
                 pod: None,
             }),
@@ -442,7 +442,7 @@ mod tests {
     fn a_message_is_one_line_whatever_it_holds() {
         let result = object("{\n\t\"cniVersion\": \"1.0.0\",\r\n\t\"ips\": [\n]\n}");
         let results = vec![NetworkResult { result, ..NetworkResult::default() }];
-        let said = Request::Attached(Attached { results, ..Attached::default() });
+        let said = Request::Attached(AttachReport { results, ..AttachReport::default() });
         let line = said.to_line().unwrap();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         Request::from_line(&line).unwrap();
@@ -482,8 +482,9 @@ mod tests {
 
     #[test]
     fn each_sandbox_has_one_file_to_leave_messages_in() {
-        let detached = Request::Detached(Detached { sandbox: sandbox(), pod: None });
-        let failed = Request::Failed(Failed { sandbox: sandbox(), ..Failed::default() });
+        let detached = Request::Detached(DetachReport { sandbox: sandbox(), pod: None });
+        let failed =
+            Request::Failed(FailureReport { sandbox: sandbox(), ..FailureReport::default() });
         assert_eq!(detached.todo_name(), failed.todo_name());
         assert_eq!(detached.todo_name().unwrap().len(), 32);
         assert_eq!(Request::Status.todo_name(), None);

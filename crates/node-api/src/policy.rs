@@ -13,7 +13,7 @@
 //!
 //! Records say which addresses of which pods are on this node; messages only make the daemon look
 //! at once. So no message is left for a daemon that is absent: it lists the records
-//! ([`Recorded`]) when it starts.
+//! ([`AttachmentRecord`]) when it starts.
 //!
 //! # Order
 //!
@@ -23,7 +23,7 @@
 //! without the lock. So when that request arrives, the addresses are closed, and the daemon must
 //! not expect the verdicts that it wrote before. The request is idempotent. The daemon answers it
 //! without waiting for a server, except in the moment after its start, when it waits for its first
-//! lists. A pod that the daemon does not know yet stays closed ([`Enforced::known`]).
+//! lists. A pod that the daemon does not know yet stays closed ([`Enforcement::known`]).
 //!
 //! [`Request::End`] comes while the record is still there. From then on the daemon does not count
 //! this record, until another [`Request::Start`] of the same owner.
@@ -86,13 +86,13 @@ pub fn is_further(ifname: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// An attachment has these addresses: give it the verdicts of its pod.
-    Start(Started),
+    Start(StartRequest),
     /// An attachment goes: take its verdicts away.
     End(Owner),
     /// Does the packet filter have what this attachment needs?
     Verdicts(Owner),
     /// Records have gone: list them.
-    Collect(Collect),
+    Collect(CollectRequest),
     /// Would an attachment that starts now get the verdicts of its pod?
     Status(StatusRequest),
 }
@@ -101,7 +101,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// To [`Request::Start`] and [`Request::Verdicts`]: the kernel has the verdicts.
-    Enforced(Enforced),
+    Enforced(Enforcement),
     /// A refusal, with the reason. To [`Request::Verdicts`]: what differs.
     Refused(Refusal),
     /// The request was carried out.
@@ -129,7 +129,7 @@ pub struct Owner {
 /// [`Request::Start`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Started {
+pub struct StartRequest {
     /// The attachment.
     pub owner: Owner,
     /// Its addresses, sorted, each once.
@@ -154,7 +154,7 @@ pub struct Started {
 /// [`Request::Collect`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Collect {
+pub struct CollectRequest {
     /// The network's name.
     pub network: String,
 }
@@ -170,7 +170,7 @@ pub struct StatusRequest {
 /// [`Answer::Enforced`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Enforced {
+pub struct Enforcement {
     /// Whether the pod is known. One that is not known is closed until it is.
     pub known: bool,
     /// Why it is not known, or what else its user should know: one sentence.
@@ -181,9 +181,9 @@ pub struct Enforced {
 /// What the plugin records of an attachment: the data of its `state::Record`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Recorded {
+pub struct AttachmentRecord {
     /// What ADD tells the daemon.
-    pub started: Started,
+    pub started: StartRequest,
     /// The ifindex of the link's host side: a later link may have its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
@@ -193,15 +193,15 @@ pub struct Recorded {
 }
 
 message!(Request, VERSION, {
-    start: Start(Started),
+    start: Start(StartRequest),
     end: End(Owner),
     verdicts: Verdicts(Owner),
-    collect: Collect(Collect),
+    collect: Collect(CollectRequest),
     status: Status(StatusRequest),
 }, {});
 
 message!(Answer, VERSION, {
-    enforced: Enforced(Enforced),
+    enforced: Enforced(Enforcement),
     refused: Refused(Refusal),
 }, { ok: Ok });
 
@@ -235,9 +235,9 @@ mod tests {
         Owner { network, container, ifname, ..Owner::default() }
     }
 
-    fn started() -> Started {
+    fn started() -> StartRequest {
         let pod = Pod { namespace: "ns".into(), name: "web-0".into(), uid: "7".into() };
-        Started {
+        StartRequest {
             owner: Owner { netns: "/run/netns/c1".into(), pod: Some(pod), ..owner() },
             addresses: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
             interface: Some("veth1".into()),
@@ -255,18 +255,26 @@ mod tests {
         );
         requests(
             r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"eth0"},"addresses":[]}}"#,
-            &Request::Start(Started { owner: owner(), ..Started::default() }),
+            &Request::Start(StartRequest { owner: owner(), ..StartRequest::default() }),
         );
         assert!(!is_further("eth0") && is_further("net1") && is_further("eth1"));
         let further = Owner { ifname: "net1".into(), ..owner() };
         let meets = Some("br1".to_owned());
         requests(
             r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"net1"},"addresses":[],"meets":"br1"}}"#,
-            &Request::Start(Started { owner: further.clone(), meets, ..Started::default() }),
+            &Request::Start(StartRequest {
+                owner: further.clone(),
+                meets,
+                ..StartRequest::default()
+            }),
         );
         requests(
             r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"net1"},"addresses":[],"inside":true}}"#,
-            &Request::Start(Started { owner: further, inside: true, ..Started::default() }),
+            &Request::Start(StartRequest {
+                owner: further,
+                inside: true,
+                ..StartRequest::default()
+            }),
         );
         requests(
             r#"{"version":1,"verdicts":{"network":"pods","container":"c1","ifname":"eth0"}}"#,
@@ -274,7 +282,7 @@ mod tests {
         );
         requests(
             r#"{"version":1,"collect":{"network":"pods"}}"#,
-            &Request::Collect(Collect { network: "pods".into() }),
+            &Request::Collect(CollectRequest { network: "pods".into() }),
         );
         requests(
             r#"{"version":1,"status":{"network":"pods"}}"#,
@@ -284,12 +292,12 @@ mod tests {
 
     #[test]
     fn what_the_daemon_answers() {
-        let known = Enforced { known: true, notice: None };
+        let known = Enforcement { known: true, notice: None };
         answers(r#"{"version":1,"enforced":{"known":true}}"#, &Answer::Enforced(known));
         let notice = Some("the API does not answer".to_owned());
         answers(
             r#"{"version":1,"enforced":{"known":false,"notice":"the API does not answer"}}"#,
-            &Answer::Enforced(Enforced { known: false, notice }),
+            &Answer::Enforced(Enforcement { known: false, notice }),
         );
         answers(r#"{"version":1,"ok":{}}"#, &Answer::Ok);
     }
@@ -297,9 +305,9 @@ mod tests {
     #[test]
     fn what_is_recorded() {
         let recorded =
-            Recorded { started: started(), index: Some(7), bridge: Some("br0".to_owned()) };
+            AttachmentRecord { started: started(), index: Some(7), bridge: Some("br0".to_owned()) };
         let text = serde_json::to_string(&recorded).unwrap();
         assert!(text.ends_with(r#""labels":{"app":"web"}},"index":7,"bridge":"br0"}"#), "{text}");
-        assert_eq!(serde_json::from_str::<Recorded>(&text).unwrap(), recorded);
+        assert_eq!(serde_json::from_str::<AttachmentRecord>(&text).unwrap(), recorded);
     }
 }

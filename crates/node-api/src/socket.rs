@@ -73,7 +73,7 @@ pub fn connect_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
 /// Why [`connect_now`] did not connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotConnected {
+pub enum ConnectFailure {
     /// No process listens.
     #[error("no program listens")]
     Nobody,
@@ -89,21 +89,23 @@ pub enum NotConnected {
 /// its queue may be full. Reads and writes on the connection may wait.
 ///
 /// # Errors
-/// [`NotConnected`].
-pub fn connect_now(path: &Path) -> Result<UnixStream, NotConnected> {
-    let failed = |errno: Errno| NotConnected::Failed(errno.into());
+/// [`ConnectFailure`].
+pub fn connect_now(path: &Path) -> Result<UnixStream, ConnectFailure> {
+    let failed = |errno: Errno| ConnectFailure::Failed(errno.into());
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = socket.map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) => {}
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => return Err(NotConnected::Nobody),
-        Err(Errno::AGAIN) => return Err(NotConnected::Full),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => {
+            return Err(ConnectFailure::Nobody);
+        }
+        Err(Errno::AGAIN) => return Err(ConnectFailure::Full),
         Err(errno) => return Err(failed(errno)),
     }
     let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false).map_err(NotConnected::Failed)?;
+    stream.set_nonblocking(false).map_err(ConnectFailure::Failed)?;
     Ok(stream)
 }
 
@@ -117,8 +119,8 @@ mod tests {
     fn a_full_queue_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        assert!(matches!(connect_now(&path), Err(NotConnected::Nobody)));
-        assert!(matches!(connect_now(&path.join("below")), Err(NotConnected::Nobody)));
+        assert!(matches!(connect_now(&path), Err(ConnectFailure::Nobody)));
+        assert!(matches!(connect_now(&path.join("below")), Err(ConnectFailure::Nobody)));
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let mut waiting = Vec::new();
@@ -128,8 +130,8 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, NotConnected::Full), "{refused}, behind {}", waiting.len());
+        assert!(matches!(refused, ConnectFailure::Full), "{refused}, behind {}", waiting.len());
         drop(listener);
-        assert!(matches!(connect_now(&path), Err(NotConnected::Nobody)));
+        assert!(matches!(connect_now(&path), Err(ConnectFailure::Nobody)));
     }
 }

@@ -150,14 +150,14 @@ pub struct PodError {
 
 /// What a pod's annotations request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct PodRequest {
     /// Instead of the cluster's network.
     pub default: Option<Selection>,
     /// Beside it, in their order.
     pub networks: Vec<Selection>,
 }
 
-impl Asked {
+impl PodRequest {
     /// Reads the annotations of a pod in this namespace. A name without a namespace is in the pod's
     /// namespace, except that [`DEFAULT_NETWORK`] is in `default_namespace`. `default_ifname` is
     /// the default network's interface.
@@ -177,14 +177,14 @@ impl Asked {
             None => None,
         };
         let Some((key, text)) = networks(annotations) else {
-            return Ok(Asked { default, networks: Vec::new() });
+            return Ok(PodRequest { default, networks: Vec::new() });
         };
         let networks = parse(text, namespace).and_then(|networks| {
             refuse_conflicts(&networks, default_ifname)?;
             Ok(networks)
         });
         let networks = networks.map_err(|error| PodError { key, error })?;
-        let asked = Asked { default, networks };
+        let asked = PodRequest { default, networks };
         let second = asked.networks.iter().position(|network| network.default_route.is_some());
         match (&asked.default, second) {
             (Some(default), Some(second)) if default.default_route.is_some() => Err(PodError {

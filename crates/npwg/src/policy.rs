@@ -122,7 +122,7 @@ impl fmt::Display for PortRange {
 /// A single request of a pod on a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Asked {
+pub enum SingleRequest {
     /// The network instead of the cluster's.
     DefaultNetwork,
     /// An address.
@@ -149,39 +149,41 @@ pub enum Asked {
     Unreadable(String),
 }
 
-impl Asked {
+impl SingleRequest {
     /// Returns the key of a rule that grants it.
     fn granted_by(&self) -> &'static str {
         match self {
-            Asked::DefaultNetwork => "defaultNetwork",
-            Asked::Address(_) => "addresses",
-            Asked::Subnet(_) => "subnets",
-            Asked::Mac(_) => "macs",
-            Asked::Guid(_) => "guids",
-            Asked::HostPort(_) => "hostPorts",
-            Asked::Bandwidth => "bandwidth",
-            Asked::Gateway(_) | Asked::NoDefaultRoute => "gateways",
-            Asked::Device(_) => "devices",
-            Asked::CniArg(_) | Asked::Unreadable(_) => "cniArgs",
+            SingleRequest::DefaultNetwork => "defaultNetwork",
+            SingleRequest::Address(_) => "addresses",
+            SingleRequest::Subnet(_) => "subnets",
+            SingleRequest::Mac(_) => "macs",
+            SingleRequest::Guid(_) => "guids",
+            SingleRequest::HostPort(_) => "hostPorts",
+            SingleRequest::Bandwidth => "bandwidth",
+            SingleRequest::Gateway(_) | SingleRequest::NoDefaultRoute => "gateways",
+            SingleRequest::Device(_) => "devices",
+            SingleRequest::CniArg(_) | SingleRequest::Unreadable(_) => "cniArgs",
         }
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for SingleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Asked::DefaultNetwork => f.write_str("a default network of their own"),
-            Asked::Address(address) => write!(f, "address {address}"),
-            Asked::Subnet(subnet) => write!(f, "an address with the subnet {subnet}"),
-            Asked::Mac(mac) => write!(f, "hardware address {mac}"),
-            Asked::Guid(guid) => write!(f, "InfiniBand GUID {guid}"),
-            Asked::HostPort(port) => write!(f, "host port {port}"),
-            Asked::Bandwidth => f.write_str("limits of its own (\"bandwidth\")"),
-            Asked::Gateway(gateway) => write!(f, "a default route through {gateway}"),
-            Asked::NoDefaultRoute => f.write_str("an interface without a default route"),
-            Asked::Device(id) => write!(f, "device {id:?}, which the kubelet has not given it"),
-            Asked::CniArg(key) => write!(f, "{key:?} in \"cni-args\""),
-            Asked::Unreadable(key) => {
+            SingleRequest::DefaultNetwork => f.write_str("a default network of their own"),
+            SingleRequest::Address(address) => write!(f, "address {address}"),
+            SingleRequest::Subnet(subnet) => write!(f, "an address with the subnet {subnet}"),
+            SingleRequest::Mac(mac) => write!(f, "hardware address {mac}"),
+            SingleRequest::Guid(guid) => write!(f, "InfiniBand GUID {guid}"),
+            SingleRequest::HostPort(port) => write!(f, "host port {port}"),
+            SingleRequest::Bandwidth => f.write_str("limits of its own (\"bandwidth\")"),
+            SingleRequest::Gateway(gateway) => write!(f, "a default route through {gateway}"),
+            SingleRequest::NoDefaultRoute => f.write_str("an interface without a default route"),
+            SingleRequest::Device(id) => {
+                write!(f, "device {id:?}, which the kubelet has not given it")
+            }
+            SingleRequest::CniArg(key) => write!(f, "{key:?} in \"cni-args\""),
+            SingleRequest::Unreadable(key) => {
                 write!(f, "{key:?} in \"cni-args\" with a value that cannot be judged")
             }
         }
@@ -221,7 +223,7 @@ pub enum PolicyError {
         /// The network.
         network: String,
         /// The request.
-        asked: Asked,
+        asked: SingleRequest,
     },
 }
 
@@ -252,9 +254,9 @@ impl Policy {
         if selection.namespace != node {
             self.allow_namespace(pod, &selection.namespace)?;
         }
-        let granted = Granted::new(self, pod, selection);
+        let granted = AppliedRules::new(self, pod, selection);
         granted.need(self.rules.is_empty() || granted.any(|rule| rule.default_network), || {
-            Asked::DefaultNetwork
+            SingleRequest::DefaultNetwork
         })?;
         self.allow_asked(pod, selection)
     }
@@ -270,10 +272,10 @@ impl Policy {
         selection: &Selection,
         id: &str,
     ) -> Result<(), PolicyError> {
-        let granted = Granted::new(self, pod, selection);
+        let granted = AppliedRules::new(self, pod, selection);
         let is_granted =
             granted.any(|rule| rule.devices.iter().any(|device| device == ANY || device == id));
-        granted.need(is_granted, || Asked::Device(id.to_owned()))
+        granted.need(is_granted, || SingleRequest::Device(id.to_owned()))
     }
 
     /// Decides whether pods of one namespace may use definitions of another.
@@ -299,7 +301,7 @@ impl Policy {
         if self.rules.is_empty() {
             return Ok(());
         }
-        let granted = Granted::new(self, pod, selection);
+        let granted = AppliedRules::new(self, pod, selection);
         // Every field is named, so that the compiler demands a decision about a new one.
         let Selection {
             namespace: _,
@@ -321,29 +323,31 @@ impl Policy {
             unknown_keys: _,
         } = selection;
         for ip in ips {
-            granted.need_ip(ip, || Asked::Unreadable("ips".to_owned()))?;
+            granted.need_ip(ip, || SingleRequest::Unreadable("ips".to_owned()))?;
         }
         if let Some(mac) = mac {
             granted.need_mac(mac)?;
         }
         if let Some(guid) = infiniband_guid {
             let is_granted = granted.any(|rule| begins_with_any(guid, &rule.guids));
-            granted.need(is_granted, || Asked::Guid(guid.clone()))?;
+            granted.need(is_granted, || SingleRequest::Guid(guid.clone()))?;
         }
         for PortMapping { host_port, container_port: _, protocol: _, host_ip: _ } in port_mappings {
             let is_granted =
                 |rule: &Rule| rule.host_ports.iter().any(|range| range.contains(*host_port));
-            granted.need(granted.any(is_granted), || Asked::HostPort(*host_port))?;
+            granted.need(granted.any(is_granted), || SingleRequest::HostPort(*host_port))?;
         }
         if bandwidth.is_some() {
-            granted.need(granted.any(|rule| rule.bandwidth), || Asked::Bandwidth)?;
+            granted.need(granted.any(|rule| rule.bandwidth), || SingleRequest::Bandwidth)?;
         }
         if let Some(gateways) = default_route {
             let grants = |rule: &Rule| !rule.gateways.is_empty();
-            granted.need(!gateways.is_empty() || granted.any(grants), || Asked::NoDefaultRoute)?;
+            granted.need(!gateways.is_empty() || granted.any(grants), || {
+                SingleRequest::NoDefaultRoute
+            })?;
             for gateway in gateways {
                 let grants = |rule: &Rule| rule.gateways.iter().any(|net| net.contains(gateway));
-                granted.need(granted.any(grants), || Asked::Gateway(*gateway))?;
+                granted.need(granted.any(grants), || SingleRequest::Gateway(*gateway))?;
             }
         }
         for (key, value) in cni_args.iter().flat_map(cni::json::Object::iter) {
@@ -354,23 +358,27 @@ impl Policy {
 }
 
 /// The rules that apply to a pod on a network.
-struct Granted<'p> {
+struct AppliedRules<'p> {
     rules: Vec<&'p Rule>,
     pod: &'p str,
     selection: &'p Selection,
 }
 
-impl<'p> Granted<'p> {
+impl<'p> AppliedRules<'p> {
     fn new(policy: &'p Policy, pod: &'p str, selection: &'p Selection) -> Self {
         let rules = policy.rules.iter().filter(|rule| rule.is_about(pod, selection)).collect();
-        Granted { rules, pod, selection }
+        AppliedRules { rules, pod, selection }
     }
 
     fn any(&self, grants: impl Fn(&Rule) -> bool) -> bool {
         self.rules.iter().any(|rule| grants(rule))
     }
 
-    fn need(&self, is_granted: bool, asked: impl FnOnce() -> Asked) -> Result<(), PolicyError> {
+    fn need(
+        &self,
+        is_granted: bool,
+        asked: impl FnOnce() -> SingleRequest,
+    ) -> Result<(), PolicyError> {
         if is_granted {
             return Ok(());
         }
@@ -379,30 +387,34 @@ impl<'p> Granted<'p> {
     }
 
     /// An address, with or without a prefix length.
-    fn need_ip(&self, text: &str, unreadable: impl FnOnce() -> Asked) -> Result<(), PolicyError> {
+    fn need_ip(
+        &self,
+        text: &str,
+        unreadable: impl FnOnce() -> SingleRequest,
+    ) -> Result<(), PolicyError> {
         let Some(address) = selection::address(text) else {
             return self.need(false, unreadable);
         };
         let grants = |rule: &Rule| rule.addresses.iter().any(|range| range.contains(&address));
-        self.need(self.any(grants), || Asked::Address(address))?;
+        self.need(self.any(grants), || SingleRequest::Address(address))?;
         // The interface lets the pod reach all of this subnet, with any default route.
         let Some(subnet) = selection::subnet(text) else { return Ok(()) };
         let grants = |rule: &Rule| {
             rule.addresses.iter().chain(&rule.subnets).any(|range| range.contains(&subnet))
         };
-        self.need(self.any(grants), || Asked::Subnet(subnet))
+        self.need(self.any(grants), || SingleRequest::Subnet(subnet))
     }
 
     /// A hardware address as [`selection::mac`] writes it.
     fn need_mac(&self, mac: &str) -> Result<(), PolicyError> {
         let is_granted = self.any(|rule| begins_with_any(mac, &rule.macs));
-        self.need(is_granted, || Asked::Mac(mac.to_owned()))
+        self.need(is_granted, || SingleRequest::Mac(mac.to_owned()))
     }
 
     /// A key of `cni-args`. Values that plugins read as addresses need what the fields of that name
     /// need; every other key is granted by its name.
     fn need_cni_arg(&self, key: &str, value: &RawValue) -> Result<(), PolicyError> {
-        let unreadable = || Asked::Unreadable(key.to_owned());
+        let unreadable = || SingleRequest::Unreadable(key.to_owned());
         match folded(key).as_str() {
             "ips" => {
                 let Ok(ips) = cni::json::from_raw::<Vec<String>>(value) else {
@@ -420,7 +432,7 @@ impl<'p> Granted<'p> {
             key => {
                 let grants =
                     |rule: &Rule| rule.cni_args.iter().any(|granted| folded(granted) == key);
-                self.need(self.any(grants), || Asked::CniArg(key.to_owned()))
+                self.need(self.any(grants), || SingleRequest::CniArg(key.to_owned()))
             }
         }
     }

@@ -9,19 +9,19 @@ use crate::selection;
 
 /// The requests on one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ask {
+pub struct NetworkRequest {
     /// By capability ([`crate::selection::Selection::runtime_config`]).
     pub runtime_config: Object,
     /// For `args.cni` of each plugin.
     pub cni_args: Object,
     /// The device that the kubelet allocated. A device that the pod chose is only in
-    /// [`Ask::runtime_config`], for the plugin that declares the capability.
+    /// [`NetworkRequest::runtime_config`], for the plugin that declares the capability.
     pub allocated: Option<String>,
 }
 
 /// How to handle a request that no plugin of the network can serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unserved {
+pub enum UnservedPolicy {
     /// Refuse it, as the standard requires.
     Refuse,
     /// Ignore it, as Multus does.
@@ -80,7 +80,7 @@ pub enum RequestError {
     },
 }
 
-impl Ask {
+impl NetworkRequest {
     /// Refuses requests for which no plugin of the network has the capability (NPWG v1.3 §4.1.2.1).
     ///
     /// # Errors

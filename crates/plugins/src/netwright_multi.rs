@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, AttachmentKey, Error, NetworkList, code};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
-use node_api::multinet::{Answer, Detached, Request};
+use node_api::multinet::{Answer, DetachReport, Request};
 use node_api::wait;
 use state::Index;
 
@@ -345,6 +345,6 @@ fn tell_detached(call: &Call<'_>, key: &AttachmentKey, recorded: Recorded) {
     if recorded.pod.is_some() {
         let sandbox = attach::sandbox(call, key);
         let daemon = Daemon::new(recorded.socket, call.context().deadline);
-        daemon.tell(&Request::Detached(Detached { sandbox, pod: recorded.pod }));
+        daemon.tell(&Request::Detached(DetachReport { sandbox, pod: recorded.pod }));
     }
 }

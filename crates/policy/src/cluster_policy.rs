@@ -15,8 +15,8 @@ use crate::object::{name_of, other_version};
 use crate::policy::{
     Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier,
 };
-use crate::reader::{At, Fault};
-use crate::refused::{Cause, Effect, Refused};
+use crate::reader::{Fault, KeyedValue};
+use crate::refused::{Cause, Effect, Refusal};
 
 const KIND: &str = "ClusterNetworkPolicy";
 
@@ -37,8 +37,8 @@ const LONGEST_NAME: usize = 100;
 ///
 /// # Errors
 /// It has no name. Everything else that is wrong is among the policy's faults.
-pub fn read(object: &Value) -> Result<Policy, Refused> {
-    let at = At::root(object);
+pub fn read(object: &Value) -> Result<Policy, Refusal> {
+    let at = KeyedValue::root(object);
     let names = name_of(KIND, &at, false)?;
     let mut policy = Policy {
         id: PolicyId::Cluster { name: names.name.to_owned() },
@@ -65,7 +65,7 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
         policy.ingress = Some(vec![deny("spec")]);
         policy.egress = Some(vec![deny("spec")]);
     }
-    let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
+    let refused = |(fault, effect)| Refusal::new(&names.object, fault, effect);
     policy.faults = faults.into_iter().map(refused).collect();
     Ok(policy)
 }
@@ -74,11 +74,11 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
 ///
 /// # Errors
 /// It is not JSON, or is too long; what [`read`] says.
-pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
+pub fn read_document(text: &[u8]) -> Result<Policy, Refusal> {
     read(&document(KIND, text)?)
 }
 
-fn read_spec(spec: &At<'_>, policy: &mut Policy, faults: &mut Vec<(Fault, Effect)>) {
+fn read_spec(spec: &KeyedValue<'_>, policy: &mut Policy, faults: &mut Vec<(Fault, Effect)>) {
     let mut closed = false;
     let mut close = |fault: Fault, effect: Effect| {
         closed = true;
@@ -126,7 +126,7 @@ fn selects_all(pods: &PodSet) -> bool {
     everywhere && pods.pods.is_all()
 }
 
-fn read_tier(spec: &At<'_>) -> Result<Tier, Fault> {
+fn read_tier(spec: &KeyedValue<'_>) -> Result<Tier, Fault> {
     let at = spec.required("tier")?;
     match at.text()? {
         "Admin" => Ok(Tier::Admin),
@@ -140,7 +140,7 @@ fn deny(path: &str) -> Rule {
 }
 
 /// Reads a subject, or a peer that is pods.
-fn read_pods(at: &At<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault> {
+fn read_pods(at: &KeyedValue<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault> {
     let (key, value) = at.exactly_one(&["namespaces", "pods"])?;
     if key == "namespaces" {
         return Ok(PodSet::matching(Selector::read(&value, faults), Selector::all()));
@@ -148,7 +148,7 @@ fn read_pods(at: &At<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault> {
     read_namespaced(&value, faults)
 }
 
-fn read_namespaced(at: &At<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault> {
+fn read_namespaced(at: &KeyedValue<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault> {
     if let Some(fault) = at.only(&["namespaceSelector", "podSelector"]) {
         faults.push(fault);
     }
@@ -167,7 +167,7 @@ fn read_namespaced(at: &At<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault
 }
 
 fn read_rules(
-    spec: &At<'_>,
+    spec: &KeyedValue<'_>,
     direction: Direction,
     faults: &mut Vec<(Fault, Effect)>,
 ) -> Option<Vec<Rule>> {
@@ -202,7 +202,7 @@ fn read_rules(
     Some(rules)
 }
 
-fn read_action(at: &At<'_>) -> Result<Action, Fault> {
+fn read_action(at: &KeyedValue<'_>) -> Result<Action, Fault> {
     let action = at.required("action")?;
     match action.text()? {
         "Accept" => Ok(Action::Accept),
@@ -212,7 +212,7 @@ fn read_action(at: &At<'_>) -> Result<Action, Fault> {
     }
 }
 
-fn read_rule(at: &At<'_>, direction: Direction, action: Action) -> Result<Rule, Fault> {
+fn read_rule(at: &KeyedValue<'_>, direction: Direction, action: Action) -> Result<Rule, Fault> {
     let key = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",
@@ -256,13 +256,13 @@ fn read_rule(at: &At<'_>, direction: Direction, action: Action) -> Result<Rule, 
     Ok(Rule { path: at.path().to_owned(), name, action, peers: Some(peers), ports })
 }
 
-fn read_ingress_peer(at: &At<'_>) -> Result<Peer, Fault> {
+fn read_ingress_peer(at: &KeyedValue<'_>) -> Result<Peer, Fault> {
     let mut faults = Vec::new();
     let pods = read_pods(at, &mut faults)?;
     faults.into_iter().next().map_or(Ok(Peer::Pods(pods)), Err)
 }
 
-fn read_egress_peer(at: &At<'_>) -> Result<Vec<Peer>, Fault> {
+fn read_egress_peer(at: &KeyedValue<'_>) -> Result<Vec<Peer>, Fault> {
     let (key, value) =
         at.exactly_one(&["namespaces", "pods", "nodes", "networks", "domainNames"])?;
     let mut faults = Vec::new();
@@ -275,7 +275,7 @@ fn read_egress_peer(at: &At<'_>) -> Result<Vec<Peer>, Fault> {
         "nodes" => vec![Peer::Nodes(Selector::read(&value, &mut faults))],
         "networks" => {
             let list = value.short_list(1, MOST)?;
-            let block = |at: &At<'_>| Ok(Peer::Block(Block::whole(at.prefix()?)));
+            let block = |at: &KeyedValue<'_>| Ok(Peer::Block(Block::whole(at.prefix()?)));
             list.iter().map(block).collect::<Result<_, Fault>>()?
         }
         _ => return Err(value.fault(Cause::DomainNames)),
@@ -283,7 +283,7 @@ fn read_egress_peer(at: &At<'_>) -> Result<Vec<Peer>, Fault> {
     faults.into_iter().next().map_or(Ok(peers), Err)
 }
 
-fn read_protocol(at: &At<'_>) -> Result<Ports, Fault> {
+fn read_protocol(at: &KeyedValue<'_>) -> Result<Ports, Fault> {
     let (key, value) = at.exactly_one(&["tcp", "udp", "sctp", "destinationNamedPort"])?;
     let protocol = match key {
         "tcp" => Protocol::Tcp,

@@ -27,7 +27,7 @@ use crate::object::{Pod, Uid};
 use crate::policy::{Direction, PodSet, Policy, PolicyId, Protocol, Tier};
 use crate::program::{self, Line, Name, Program, Step};
 use crate::world::index::Index;
-use crate::world::{Change, Touched, World};
+use crate::world::{Change, ChangeScope, World};
 
 mod lines;
 pub(crate) mod merge;
@@ -35,14 +35,14 @@ mod names;
 mod own;
 mod sets;
 
-use lines::{About, Compiled, Written};
+use lines::{ClassChains, CompiledLines, SetSubject};
 
 /// The policies that are asked about a pod for a direction, sorted by name.
 type Class = Arc<[PolicyId]>;
 
 /// Where an address of this node's pods leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Leads {
+enum ChainTarget {
     /// To the chain of a class.
     Class(Class),
     /// To the chain of pods about which not enough is known.
@@ -78,17 +78,17 @@ struct Uses {
 struct PolicyUse {
     /// How many classes jump to its chains, and what these are as long as one does.
     jumps: usize,
-    compiled: Option<Compiled>,
+    compiled: Option<CompiledLines>,
     /// How many classes have it for what it says of this node, and that.
     owners: usize,
-    own: Option<Compiled>,
+    own: Option<CompiledLines>,
 }
 
 #[derive(Debug)]
 struct SetUse {
     /// How many policies and classes refer to it.
     users: usize,
-    about: About,
+    about: SetSubject,
 }
 
 /// Keeps the program of one node as objects change.
@@ -99,7 +99,7 @@ pub struct Compiler {
     salt: String,
     world: World,
     program: Program,
-    leads: BTreeMap<(Direction, IpAddr), Leads>,
+    leads: BTreeMap<(Direction, IpAddr), ChainTarget>,
     classes: BTreeMap<(Direction, Class), ClassUse>,
     policies: BTreeMap<(Direction, PolicyId), PolicyUse>,
     sets: BTreeMap<Hash, SetUse>,
@@ -124,7 +124,7 @@ pub struct Compiler {
     own_sets: BTreeSet<Name>,
     own_due: bool,
     /// What objects have changed since the program was settled.
-    due: Touched,
+    due: ChangeScope,
     steps: Vec<Step>,
     work: u64,
 }
@@ -171,7 +171,7 @@ impl Compiler {
             own_chains: BTreeSet::new(),
             own_sets: BTreeSet::new(),
             own_due: false,
-            due: Touched::default(),
+            due: ChangeScope::default(),
             steps: Vec::new(),
             work: 0,
         };
@@ -209,7 +209,7 @@ impl Compiler {
 
     /// Makes a change of the objects. The program follows when it is settled.
     pub fn change(&mut self, change: Change) {
-        let Touched { addresses, node_addresses, policies } = self.world.apply(change);
+        let ChangeScope { addresses, node_addresses, policies } = self.world.apply(change);
         self.due.addresses.extend(addresses);
         self.due.node_addresses.extend(node_addresses);
         self.due.policies.extend(policies);
@@ -218,7 +218,7 @@ impl Compiler {
     /// Reports whether the program is that of the objects as they are now.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let Touched { addresses, node_addresses, policies } = &self.due;
+        let ChangeScope { addresses, node_addresses, policies } = &self.due;
         addresses.is_empty() && node_addresses.is_empty() && policies.is_empty()
     }
 
@@ -226,7 +226,7 @@ impl Compiler {
     /// costs what they have in common once: a class of thousands of policies is written once, not
     /// once for each policy that went.
     pub fn settle(&mut self) -> Vec<Step> {
-        let Touched { addresses, node_addresses, policies } = std::mem::take(&mut self.due);
+        let ChangeScope { addresses, node_addresses, policies } = std::mem::take(&mut self.due);
         for address in &addresses {
             self.move_in_sets(*address);
             self.move_in_ports(*address);
@@ -255,7 +255,7 @@ impl Compiler {
     /// Returns the addresses of this node that are closed since the policies of their pod have too
     /// many different lists of ports ([`too_many_lists`](crate::too_many_lists)).
     pub fn beyond(&self) -> impl Iterator<Item = (Direction, IpAddr)> {
-        let beyond = self.leads.iter().filter(|(_, leads)| matches!(leads, Leads::TooMany));
+        let beyond = self.leads.iter().filter(|(_, leads)| matches!(leads, ChainTarget::TooMany));
         beyond.map(|(key, _)| *key)
     }
 
@@ -300,11 +300,11 @@ impl Compiler {
         let is_selected = |pod: &&Pod| subjects.iter().any(|set| self.world.is_in(pod, set));
         let pods = self.world.pods_on(&self.node).filter(is_selected);
         let mut addresses: BTreeSet<IpAddr> = pods.flat_map(Pod::own_addresses).copied().collect();
-        let did = |leads: &Leads| match leads {
-            Leads::Class(class) => class.iter().any(|id| policies.contains(id)),
+        let did = |leads: &ChainTarget| match leads {
+            ChainTarget::Class(class) => class.iter().any(|id| policies.contains(id)),
             // Its pod may have to lead elsewhere now.
-            Leads::TooMany => true,
-            Leads::Unknown => false,
+            ChainTarget::TooMany => true,
+            ChainTarget::Unknown => false,
         };
         let before = self.leads.iter().filter(|(_, leads)| did(leads));
         addresses.extend(before.map(|((_, address), _)| *address));
@@ -382,15 +382,17 @@ impl Compiler {
             }
             self.own_due |= direction == Direction::Egress;
             let chain = match &new {
-                Some(Leads::Class(class)) => Some(self.use_class(direction, class)),
-                Some(Leads::Unknown | Leads::TooMany) => Some(program::unknown(direction)),
+                Some(ChainTarget::Class(class)) => Some(self.use_class(direction, class)),
+                Some(ChainTarget::Unknown | ChainTarget::TooMany) => {
+                    Some(program::unknown(direction))
+                }
                 None => None,
             };
             let old = match new {
                 Some(new) => self.leads.insert(key, new),
                 None => self.leads.remove(&key),
             };
-            if let Some(Leads::Class(class)) = old {
+            if let Some(ChainTarget::Class(class)) = old {
                 self.release_class(direction, class);
             }
             let before = self.program.verdicts.get(&key).cloned();
@@ -400,25 +402,25 @@ impl Compiler {
         }
     }
 
-    fn where_to(&mut self, direction: Direction, address: IpAddr) -> Option<Leads> {
+    fn where_to(&mut self, direction: Direction, address: IpAddr) -> Option<ChainTarget> {
         let pods = self.world.claimants(address);
         let is_local = |pod: &Pod| pod.node.as_deref() == Some(self.node.as_str());
         if let Some(starting) = self.starting.get(&address)
             && !matches!(pods.as_slice(), [pod] if pod.uid == *starting && is_local(pod))
         {
-            return Some(Leads::Unknown);
+            return Some(ChainTarget::Unknown);
         }
         if !pods.iter().any(|pod| is_local(pod)) {
             return None;
         }
-        let [pod] = pods.as_slice() else { return Some(Leads::Unknown) };
+        let [pod] = pods.as_slice() else { return Some(ChainTarget::Unknown) };
         if self.world.namespace(&pod.namespace).is_none() {
-            return Some(Leads::Unknown);
+            return Some(ChainTarget::Unknown);
         }
         self.work += u64::try_from(self.world.policies_near(pod).count()).unwrap_or(u64::MAX);
         let mut asked = self.world.asked(pod, direction);
         if merge::too_many_lists(&asked, direction) {
-            return Some(Leads::TooMany);
+            return Some(ChainTarget::TooMany);
         }
         // A NetworkPolicy has the last word, so nothing is asked after it.
         if asked.iter().any(|policy| policy.tier == Tier::Namespaced) {
@@ -426,7 +428,7 @@ impl Compiler {
         }
         let mut class: Vec<PolicyId> = asked.iter().map(|policy| policy.id.clone()).collect();
         class.sort();
-        (!class.is_empty()).then(|| Leads::Class(class.into()))
+        (!class.is_empty()).then(|| ChainTarget::Class(class.into()))
     }
 
     fn use_class(&mut self, direction: Direction, class: &Class) -> Name {
@@ -467,7 +469,7 @@ impl Compiler {
         let compiled =
             |id: &PolicyId| self.policies.get(&(direction, id.clone()))?.compiled.as_ref();
         let (hash, policies) = (class_hash(&self.salt, class), self.policies_of(class));
-        let Written { chains, about } = match is_merged {
+        let ClassChains { chains, about } = match is_merged {
             true => lines::merged_class(direction, &self.salt, &hash, &policies),
             false => lines::class(direction, &self.salt, &hash, &policies, compiled),
         };
@@ -560,7 +562,7 @@ impl Compiler {
         }
     }
 
-    fn put_policy(&mut self, direction: Direction, id: &PolicyId, compiled: &Compiled) {
+    fn put_policy(&mut self, direction: Direction, id: &PolicyId, compiled: &CompiledLines) {
         for (hash, about) in &compiled.about {
             self.use_set(hash, about);
         }

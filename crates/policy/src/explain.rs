@@ -59,7 +59,7 @@ pub fn explain(
     traffic: Traffic,
 ) -> Explanation {
     let verdict = verdict(world, source, destination, traffic);
-    let asked = Asked { world, source, destination, traffic };
+    let asked = Question { world, source, destination, traffic };
     let mut lines = vec![format!(
         "{} to {}, {traffic}: {}.",
         asked.full_name(source),
@@ -108,7 +108,7 @@ pub fn dropped(
 ) -> (Vec<PolicyId>, Option<String>) {
     let verdict = verdict_by_service(world, source, destination, traffic);
     let side = verdict.side(direction);
-    let asked = Asked { world, source, destination, traffic };
+    let asked = Question { world, source, destination, traffic };
     let cause = || cni::text::one_line(asked.cause(direction, side));
     let cause = (!side.decision.allows()).then(cause);
     (side.asked.clone(), cause)
@@ -130,14 +130,14 @@ const NO_NAMES: &str =
     "without egress to its servers (UDP and TCP port 53), the pod resolves no names";
 
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
+struct Question<'a> {
     world: &'a World,
     source: IpAddr,
     destination: IpAddr,
     traffic: Traffic,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Question<'a> {
     fn pod_at(&self, address: IpAddr) -> Option<&'a Pod> {
         self.world.claimants(address).first().copied()
     }
@@ -178,7 +178,7 @@ impl<'a> Asked<'a> {
 
     /// Says what holds for a pod that reaches itself by a Service.
     fn by_service(&self) -> String {
-        let Asked { world, source, destination, traffic } = *self;
+        let Question { world, source, destination, traffic } = *self;
         let verdict = verdict_by_service(world, source, destination, traffic);
         let denied = [Direction::Egress, Direction::Ingress].into_iter().find_map(|direction| {
             let side = verdict.side(direction);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::family::Family;
 use crate::policy::{Direction, Protocol, Traffic};
-use crate::program::{End, Line, Link, Match, OPEN, OWN_NODE, Program, Set, Then};
+use crate::program::{End, Line, LineAction, Link, Match, OPEN, OWN_NODE, Program, Set};
 
 /// How many jumps nftables follows (linux `include/net/netfilter/nf_tables.h`
 /// `NFT_JUMP_STACK_SIZE`).
@@ -96,10 +96,10 @@ fn walk(program: &Program, chain: &str, packet: Packet, deep: usize) -> Outcome 
             continue;
         }
         match &line.then {
-            Then::Accept => return Outcome::Accept,
-            Then::Deny => return Outcome::Drop,
-            Then::Return => return Outcome::Return,
-            Then::Jump(chain) => match walk(program, chain, packet, deep + 1) {
+            LineAction::Accept => return Outcome::Accept,
+            LineAction::Deny => return Outcome::Drop,
+            LineAction::Return => return Outcome::Return,
+            LineAction::Jump(chain) => match walk(program, chain, packet, deep + 1) {
                 Outcome::Return => {}
                 ends => return ends,
             },

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::reader::{At, Fault};
+use crate::reader::{Fault, KeyedValue};
 use crate::refused::Cause;
 
 /// The labels of an object.
@@ -30,12 +30,12 @@ pub struct Requirement {
     /// The label's key.
     pub key: String,
     /// What is asked of it.
-    pub must: Must,
+    pub must: Operator,
 }
 
 /// What is asked of a label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Must {
+pub enum Operator {
     /// It has one of these values.
     In(BTreeSet<String>),
     /// It is missing, or has none of these values.
@@ -52,10 +52,10 @@ impl Requirement {
     pub fn is_met(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match &self.must {
-            Must::In(values) => value.is_some_and(|value| values.contains(value)),
-            Must::NotIn(values) => !value.is_some_and(|value| values.contains(value)),
-            Must::Exist => value.is_some(),
-            Must::NotExist => value.is_none(),
+            Operator::In(values) => value.is_some_and(|value| values.contains(value)),
+            Operator::NotIn(values) => !value.is_some_and(|value| values.contains(value)),
+            Operator::Exist => value.is_some(),
+            Operator::NotExist => value.is_none(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Selector {
     /// finds the selector by these.
     pub(crate) fn one_of(&self) -> Option<impl Iterator<Item = (&str, &str)>> {
         self.requirements.iter().find_map(|requirement| match &requirement.must {
-            Must::In(values) => {
+            Operator::In(values) => {
                 let key = requirement.key.as_str();
                 Some(values.iter().map(move |value| (key, value.as_str())))
             }
@@ -111,7 +111,7 @@ impl Selector {
     ///
     /// A requirement that cannot be read is taken as met. So what is read selects all that was
     /// meant, and perhaps more.
-    pub(crate) fn read(at: &At<'_>, faults: &mut Vec<Fault>) -> Self {
+    pub(crate) fn read(at: &KeyedValue<'_>, faults: &mut Vec<Fault>) -> Self {
         let mut requirements = Vec::new();
         if let Some(fault) = at.only(&["matchLabels", "matchExpressions"]) {
             faults.push(fault);
@@ -139,7 +139,7 @@ impl Selector {
     }
 }
 
-fn read_labels(at: &At<'_>, requirements: &mut Vec<Requirement>, faults: &mut Vec<Fault>) {
+fn read_labels(at: &KeyedValue<'_>, requirements: &mut Vec<Requirement>, faults: &mut Vec<Fault>) {
     let labels = match at.entries() {
         Ok(labels) => labels,
         Err(fault) => return faults.push(fault),
@@ -152,14 +152,14 @@ fn read_labels(at: &At<'_>, requirements: &mut Vec<Requirement>, faults: &mut Ve
         });
         match read {
             Ok(values) => {
-                requirements.push(Requirement { key: key.to_owned(), must: Must::In(values) });
+                requirements.push(Requirement { key: key.to_owned(), must: Operator::In(values) });
             }
             Err(fault) => faults.push(fault),
         }
     }
 }
 
-fn read_expression(at: &At<'_>) -> Result<Requirement, Fault> {
+fn read_expression(at: &KeyedValue<'_>) -> Result<Requirement, Fault> {
     if let Some(fault) = at.only(&["key", "operator", "values"]) {
         return Err(fault);
     }
@@ -189,10 +189,10 @@ fn read_expression(at: &At<'_>) -> Result<Requirement, Fault> {
         return Err(listed.unwrap_or_else(|| at.clone()).fault(Cause::Invalid { why }));
     }
     let must = match name {
-        "In" => Must::In(values),
-        "NotIn" => Must::NotIn(values),
-        "Exists" => Must::Exist,
-        _ => Must::NotExist,
+        "In" => Operator::In(values),
+        "NotIn" => Operator::NotIn(values),
+        "Exists" => Operator::Exist,
+        _ => Operator::NotExist,
     };
     Ok(Requirement { key: key.text()?.to_owned(), must })
 }
@@ -260,11 +260,11 @@ impl fmt::Display for Requirement {
             values.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
         };
         match must {
-            Must::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
-            Must::In(values) => write!(f, "{key} in ({})", list(values)),
-            Must::NotIn(values) => write!(f, "{key} not in ({})", list(values)),
-            Must::Exist => write!(f, "{key}"),
-            Must::NotExist => write!(f, "no {key}"),
+            Operator::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
+            Operator::In(values) => write!(f, "{key} in ({})", list(values)),
+            Operator::NotIn(values) => write!(f, "{key} not in ({})", list(values)),
+            Operator::Exist => write!(f, "{key}"),
+            Operator::NotExist => write!(f, "no {key}"),
         }
     }
 }

@@ -29,5 +29,5 @@ pub use networks::Networks;
 pub use object::{Namespace, Node, Pod};
 pub use policy::{Direction, PerDirection, Policy, PolicyId, Protocol, Traffic};
 pub use program::{Name, Program, Step};
-pub use refused::Refused;
+pub use refused::Refusal;
 pub use world::{Change, World};

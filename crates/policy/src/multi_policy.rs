@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::network_policy::{close_if_other, document, read_spec};
 use crate::object::name_of;
 use crate::policy::{Policy, PolicyId};
-use crate::reader::{At, Fault};
-use crate::refused::{Cause, Effect, Refused};
+use crate::reader::{Fault, KeyedValue};
+use crate::refused::{Cause, Effect, Refusal};
 
 const KIND: &str = "MultiNetworkPolicy";
 
@@ -50,8 +50,8 @@ impl MultiPolicy {
 ///
 /// # Errors
 /// It has no name or no namespace. Everything else that is wrong is among the policy's faults.
-pub fn read(object: &Value) -> Result<MultiPolicy, Refused> {
-    let at = At::root(object);
+pub fn read(object: &Value) -> Result<MultiPolicy, Refusal> {
+    let at = KeyedValue::root(object);
     let names = name_of(KIND, &at, true)?;
     let id = PolicyId::MultiNetwork {
         namespace: names.namespace.to_owned(),
@@ -62,7 +62,7 @@ pub fn read(object: &Value) -> Result<MultiPolicy, Refused> {
     let (networks, everywhere) = match read_networks(&at, names.namespace) {
         Ok(networks) => (networks, false),
         Err((fault, effect)) => {
-            policy.faults.push(Refused::new(&names.object, fault, effect));
+            policy.faults.push(Refusal::new(&names.object, fault, effect));
             (BTreeSet::new(), effect == Effect::EveryNetwork)
         }
     };
@@ -73,11 +73,14 @@ pub fn read(object: &Value) -> Result<MultiPolicy, Refused> {
 ///
 /// # Errors
 /// It is not JSON, or is too long; what [`read`] says.
-pub fn read_document(text: &[u8]) -> Result<MultiPolicy, Refused> {
+pub fn read_document(text: &[u8]) -> Result<MultiPolicy, Refusal> {
     read(&document(KIND, text)?)
 }
 
-fn read_networks(at: &At<'_>, namespace: &str) -> Result<BTreeSet<String>, (Fault, Effect)> {
+fn read_networks(
+    at: &KeyedValue<'_>,
+    namespace: &str,
+) -> Result<BTreeSet<String>, (Fault, Effect)> {
     let path = || format!("metadata.annotations: {POLICY_FOR}");
     let annotations = at.required("metadata").and_then(|metadata| metadata.get("annotations"));
     let annotations = annotations.map_err(|fault| (fault, Effect::NoNetwork))?;

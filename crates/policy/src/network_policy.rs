@@ -15,8 +15,8 @@ use crate::object::{Names, name_of, other_version};
 use crate::policy::{
     Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier,
 };
-use crate::reader::{self, At, Fault};
-use crate::refused::{Cause, Effect, Refused};
+use crate::reader::{self, Fault, KeyedValue};
+use crate::refused::{Cause, Effect, Refusal};
 
 const KIND: &str = "NetworkPolicy";
 
@@ -33,8 +33,8 @@ pub const VERSIONS: &[&str] = &["networking.k8s.io/v1"];
 ///
 /// # Errors
 /// It has no name or no namespace. Everything else that is wrong is among the policy's faults.
-pub fn read(object: &Value) -> Result<Policy, Refused> {
-    let at = At::root(object);
+pub fn read(object: &Value) -> Result<Policy, Refusal> {
+    let at = KeyedValue::root(object);
     let names = name_of(KIND, &at, true)?;
     let id =
         PolicyId::Network { namespace: names.namespace.to_owned(), name: names.name.to_owned() };
@@ -47,32 +47,32 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
 ///
 /// # Errors
 /// It is not JSON, or is too long; what [`read`] says.
-pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
+pub fn read_document(text: &[u8]) -> Result<Policy, Refusal> {
     read(&document(KIND, text)?)
 }
 
 /// Closes a policy of another version: what its rules mean in that version is not known.
 pub(crate) fn close_if_other(
-    object: &At<'_>,
+    object: &KeyedValue<'_>,
     names: &Names<'_>,
     versions: &[&str],
     policy: &mut Policy,
 ) {
     let Some(fault) = other_version(object, versions) else { return };
-    policy.faults.insert(0, Refused::new(&names.object, fault, Effect::AllowsNothing));
+    policy.faults.insert(0, Refusal::new(&names.object, fault, Effect::AllowsNothing));
     (policy.ingress, policy.egress) = (Some(Vec::new()), Some(Vec::new()));
     policy.notices.clear();
 }
 
 /// Reads the JSON of an object.
-pub(crate) fn document(kind: &str, text: &[u8]) -> Result<Value, Refused> {
+pub(crate) fn document(kind: &str, text: &[u8]) -> Result<Value, Refusal> {
     let refused =
-        |cause| Refused::new(&format!("a {kind}"), (String::new(), cause), Effect::PassedOver);
+        |cause| Refusal::new(&format!("a {kind}"), (String::new(), cause), Effect::PassedOver);
     reader::json(text).map_err(refused)
 }
 
 /// Reads `spec`, which MultiNetworkPolicies have too.
-pub(crate) fn read_spec(object: &At<'_>, names: &Names<'_>, id: PolicyId) -> Policy {
+pub(crate) fn read_spec(object: &KeyedValue<'_>, names: &Names<'_>, id: PolicyId) -> Policy {
     let mut policy = Policy {
         id,
         tier: Tier::Namespaced,
@@ -88,13 +88,13 @@ pub(crate) fn read_spec(object: &At<'_>, names: &Names<'_>, id: PolicyId) -> Pol
         Ok(spec) => read_parts(&spec, names.namespace, &mut policy, &mut faults),
         Err(fault) => faults.push((fault, Effect::AllowsNothingReadable)),
     }
-    let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
+    let refused = |(fault, effect)| Refusal::new(&names.object, fault, effect);
     policy.faults = faults.into_iter().map(refused).collect();
     policy
 }
 
 fn read_parts(
-    spec: &At<'_>,
+    spec: &KeyedValue<'_>,
     namespace: &str,
     policy: &mut Policy,
     faults: &mut Vec<(Fault, Effect)>,
@@ -159,14 +159,14 @@ fn read_parts(
 
 /// Without `policyTypes`, a policy is about egress if it has a rule for that; the API server fills
 /// the field in by the same rule.
-fn is_list_with_entries(spec: &At<'_>, key: &str) -> bool {
+fn is_list_with_entries(spec: &KeyedValue<'_>, key: &str) -> bool {
     match spec.get(key) {
         Ok(Some(list)) => list.list().map_or(true, |list| !list.is_empty()),
         _ => false,
     }
 }
 
-fn read_types<'a>(spec: &At<'a>) -> Result<Option<BTreeSet<&'a str>>, Fault> {
+fn read_types<'a>(spec: &KeyedValue<'a>) -> Result<Option<BTreeSet<&'a str>>, Fault> {
     let Some(list) = spec.get("policyTypes")? else { return Ok(None) };
     let mut types = BTreeSet::new();
     for entry in list.list()? {
@@ -181,7 +181,7 @@ fn read_types<'a>(spec: &At<'a>) -> Result<Option<BTreeSet<&'a str>>, Fault> {
 }
 
 fn read_rules(
-    spec: &At<'_>,
+    spec: &KeyedValue<'_>,
     direction: Direction,
     namespace: &str,
     faults: &mut Vec<(Fault, Effect)>,
@@ -228,7 +228,7 @@ fn sets(rules: &[Rule]) -> usize {
 }
 
 fn read_rule(
-    at: &At<'_>,
+    at: &KeyedValue<'_>,
     peers: &str,
     namespace: &str,
     loose: &mut Vec<String>,
@@ -236,7 +236,7 @@ fn read_rule(
     if let Some(fault) = at.only(&[peers, "ports"]) {
         return Err(fault);
     }
-    let entries = |key: &str| -> Result<Vec<At<'_>>, Fault> {
+    let entries = |key: &str| -> Result<Vec<KeyedValue<'_>>, Fault> {
         at.get(key)?.map_or(Ok(Vec::new()), |list| list.list())
     };
     let peers = entries(peers)?;
@@ -252,7 +252,7 @@ fn read_rule(
     })
 }
 
-fn read_peer(at: &At<'_>, namespace: &str, loose: &mut Vec<String>) -> Result<Peer, Fault> {
+fn read_peer(at: &KeyedValue<'_>, namespace: &str, loose: &mut Vec<String>) -> Result<Peer, Fault> {
     let known = ["podSelector", "namespaceSelector", "ipBlock"];
     if let Some(fault) = at.only(&known) {
         return Err(fault);
@@ -283,7 +283,7 @@ fn read_peer(at: &At<'_>, namespace: &str, loose: &mut Vec<String>) -> Result<Pe
     Ok(peer)
 }
 
-fn read_block(at: &At<'_>, loose: &mut Vec<String>) -> Result<Block, Fault> {
+fn read_block(at: &KeyedValue<'_>, loose: &mut Vec<String>) -> Result<Block, Fault> {
     if let Some(fault) = at.only(&["cidr", "except"]) {
         return Err(fault);
     }
@@ -304,7 +304,7 @@ fn read_block(at: &At<'_>, loose: &mut Vec<String>) -> Result<Block, Fault> {
 /// Reads a prefix without the bits after its length. API servers accept such bits with a warning,
 /// other implementations ignore them, and the API's own suite writes blocks such as `10.244.1.5/4`
 /// (Kubernetes, `test/e2e/network/netpol/network_policy.go` "should enforce except clause").
-fn read_network(at: &At<'_>, loose: &mut Vec<String>) -> Result<IpNet, Fault> {
+fn read_network(at: &KeyedValue<'_>, loose: &mut Vec<String>) -> Result<IpNet, Fault> {
     let prefix = at.loose_prefix()?;
     let network = prefix.trunc();
     if network != prefix {
@@ -313,7 +313,7 @@ fn read_network(at: &At<'_>, loose: &mut Vec<String>) -> Result<IpNet, Fault> {
     Ok(network)
 }
 
-fn read_port(at: &At<'_>) -> Result<Ports, Fault> {
+fn read_port(at: &KeyedValue<'_>) -> Result<Ports, Fault> {
     if let Some(fault) = at.only(&["protocol", "port", "endPort"]) {
         return Err(fault);
     }

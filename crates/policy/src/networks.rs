@@ -32,7 +32,7 @@ mod inside;
 
 /// What a pod says that it has on a further network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnNetwork {
+pub struct NetworkInterface {
     /// The network, as `NAMESPACE/NAME`.
     pub network: String,
     /// The pod's interface.
@@ -74,12 +74,12 @@ impl Attachment {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPod {
     pod: Pod,
-    says: Vec<OnNetwork>,
+    says: Vec<NetworkInterface>,
 }
 
-impl Known {
+impl KnownPod {
     /// Returns the addresses that the pod says it has, each with its network.
     fn said(&self) -> impl Iterator<Item = (&str, IpAddr)> {
         self.says
@@ -95,7 +95,7 @@ pub struct Networks {
     networks: BTreeMap<String, Compiler>,
     policies: BTreeMap<PolicyId, MultiPolicy>,
     /// The pods that are on some further network, or may be.
-    pods: BTreeMap<Uid, Known>,
+    pods: BTreeMap<Uid, KnownPod>,
     /// The attachments of this node, each by the key that the caller gave it.
     attachments: BTreeMap<String, Attachment>,
     /// Where addresses lead in the packet filter.
@@ -169,13 +169,13 @@ impl Networks {
     pub fn pod(
         &mut self,
         uid: &Uid,
-        pod: Option<(Pod, Vec<OnNetwork>)>,
+        pod: Option<(Pod, Vec<NetworkInterface>)>,
         world: &World,
     ) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut networks = self.networks_of(uid);
         let old = match pod {
-            Some((pod, says)) => self.pods.insert(uid.clone(), Known { pod, says }),
+            Some((pod, says)) => self.pods.insert(uid.clone(), KnownPod { pod, says }),
             None => self.pods.remove(uid),
         };
         networks.extend(self.networks_of(uid));
@@ -192,9 +192,10 @@ impl Networks {
 
     /// Returns the pods of this node that say that they have an address of one of these pods, if
     /// those are of this node.
-    fn sharing<'k>(&'k self, pods: impl Iterator<Item = &'k Known>) -> BTreeSet<Uid> {
-        let is_here = |known: &&Known| known.pod.node.as_deref() == Some(self.node.as_str());
-        let said: BTreeSet<(&str, IpAddr)> = pods.filter(is_here).flat_map(Known::said).collect();
+    fn sharing<'k>(&'k self, pods: impl Iterator<Item = &'k KnownPod>) -> BTreeSet<Uid> {
+        let is_here = |known: &&KnownPod| known.pod.node.as_deref() == Some(self.node.as_str());
+        let said: BTreeSet<(&str, IpAddr)> =
+            pods.filter(is_here).flat_map(KnownPod::said).collect();
         if said.is_empty() {
             return BTreeSet::new();
         }
@@ -210,12 +211,12 @@ impl Networks {
         let owners: BTreeSet<Option<&Uid>> = has.map(|one| one.pod.as_ref()).collect();
         let owned_by_other =
             owners.len() == 1 && owners.iter().all(|owner| owner.is_some_and(|owner| owner != uid));
-        let is_here = |known: &&Known| known.pod.node.as_deref() == Some(self.node.as_str());
-        let says = |known: &&Known| {
+        let is_here = |known: &&KnownPod| known.pod.node.as_deref() == Some(self.node.as_str());
+        let says = |known: &&KnownPod| {
             let living = !known.pod.finished && !known.pod.host_network;
             living && known.said().any(|said| said == (network, address))
         };
-        let all: Vec<&Known> = self.pods.values().filter(is_here).filter(says).collect();
+        let all: Vec<&KnownPod> = self.pods.values().filter(is_here).filter(says).collect();
         let is_one_staying = all.iter().any(|known| !known.pod.terminating);
         let mut of_pod = all.iter().filter(|known| known.pod.uid == *uid);
         owned_by_other && of_pod.any(|known| !(known.pod.terminating && is_one_staying))
@@ -416,7 +417,7 @@ impl Networks {
 
     /// Returns a pod as it is on a network, if it is.
     fn pod_on(&self, network: &str, uid: &Uid) -> Option<Pod> {
-        let Known { pod, says } = self.pods.get(uid)?;
+        let KnownPod { pod, says } = self.pods.get(uid)?;
         let mut addresses: Vec<IpAddr> = Vec::new();
         let here = self.attachments.values();
         let own = here.filter(|one| one.pod.as_ref() == Some(uid));
@@ -494,7 +495,7 @@ impl Networks {
             });
         }
         // A pod whose status has such an address may have got it now, or have lost it.
-        let concerns = |known: &Known| {
+        let concerns = |known: &KnownPod| {
             known
                 .says
                 .iter()

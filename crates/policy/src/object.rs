@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::isolation;
 use crate::labels::{Labels, NAMESPACE_NAME};
 use crate::policy::Protocol;
-use crate::reader::{At, Fault};
-use crate::refused::{Cause, Effect, Refused};
+use crate::reader::{Fault, KeyedValue};
+use crate::refused::{Cause, Effect, Refusal};
 
 /// Returns made-up addresses of both families for a pod that has none, such as a pod of a file.
 /// They are of 0.0.0.0/8 and 100::/64, from which no packet comes (RFC 1122 §3.2.1.3, RFC 6666 §4).
@@ -48,7 +48,7 @@ pub struct Namespace {
     /// Whether the annotation of 2016 isolates its pods.
     pub default_deny: bool,
     /// What is wrong with the annotation.
-    pub faults: Vec<Refused>,
+    pub faults: Vec<Refusal>,
 }
 
 impl Namespace {
@@ -63,7 +63,7 @@ impl Namespace {
     ///
     /// # Errors
     /// It has no name.
-    pub fn read(object: &Value) -> Result<Self, Refused> {
+    pub fn read(object: &Value) -> Result<Self, Refusal> {
         let name = required("Namespace", object, "/metadata/name", "metadata.name")?;
         let mut namespace = Namespace::new(name, labels(object));
         let annotation = find(object, "/metadata/annotations")
@@ -73,7 +73,7 @@ impl Namespace {
             namespace.default_deny = isolation::read_annotation(text).unwrap_or_else(|cause| {
                 let path = format!("metadata.annotations: {}", isolation::ANNOTATION);
                 let object = format!("Namespace {name}");
-                namespace.faults.push(Refused::new(&object, (path, cause), Effect::DefaultDeny));
+                namespace.faults.push(Refusal::new(&object, (path, cause), Effect::DefaultDeny));
                 true
             });
         }
@@ -122,7 +122,7 @@ impl Pod {
     ///
     /// # Errors
     /// It has no name, namespace or UID.
-    pub fn read(object: &Value) -> Result<Self, Refused> {
+    pub fn read(object: &Value) -> Result<Self, Refusal> {
         let namespace = required("Pod", object, "/metadata/namespace", "metadata.namespace")?;
         let name = required("Pod", object, "/metadata/name", "metadata.name")?;
         let uid = required("Pod", object, "/metadata/uid", "metadata.uid")?;
@@ -175,7 +175,7 @@ impl Node {
     ///
     /// # Errors
     /// It has no name.
-    pub fn read(object: &Value) -> Result<Self, Refused> {
+    pub fn read(object: &Value) -> Result<Self, Refusal> {
         let name = required("Node", object, "/metadata/name", "metadata.name")?;
         let addresses = list(object, "/status/addresses").filter_map(|entry| {
             // Names among them are passed over.
@@ -200,11 +200,11 @@ fn required<'a>(
     object: &'a Value,
     pointer: &str,
     path: &str,
-) -> Result<&'a str, Refused> {
+) -> Result<&'a str, Refusal> {
     let text = find(object, pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     text.ok_or_else(|| {
         let name = called(kind, object);
-        Refused::new(&name, (path.to_owned(), Cause::Missing), Effect::PassedOver)
+        Refusal::new(&name, (path.to_owned(), Cause::Missing), Effect::PassedOver)
     })
 }
 
@@ -225,17 +225,21 @@ fn called(kind: &str, object: &Value) -> String {
 ///
 /// # Errors
 /// The sentence.
-pub fn require_v1(kind: &str, object: &Value) -> Result<(), Refused> {
-    match other_version(&At::root(object), &["v1"]) {
-        Some(fault) => Err(Refused::new(&called(kind, object), fault, Effect::PassedOver)),
+pub fn require_v1(kind: &str, object: &Value) -> Result<(), Refusal> {
+    match other_version(&KeyedValue::root(object), &["v1"]) {
+        Some(fault) => Err(Refusal::new(&called(kind, object), fault, Effect::PassedOver)),
         None => Ok(()),
     }
 }
 
 /// Returns the name of an object with a namespace, or without, and the kind with it for messages.
-pub(crate) fn name_of<'a>(kind: &str, at: &At<'a>, namespaced: bool) -> Result<Names<'a>, Refused> {
+pub(crate) fn name_of<'a>(
+    kind: &str,
+    at: &KeyedValue<'a>,
+    namespaced: bool,
+) -> Result<Names<'a>, Refusal> {
     let anonymous = format!("a {kind}");
-    let refused = |fault: Fault| Refused::new(&anonymous, fault, Effect::PassedOver);
+    let refused = |fault: Fault| Refusal::new(&anonymous, fault, Effect::PassedOver);
     let metadata = at.required("metadata").map_err(refused)?;
     let text = |key: &str| {
         let value = metadata.required(key)?;
@@ -248,13 +252,13 @@ pub(crate) fn name_of<'a>(kind: &str, at: &At<'a>, namespaced: bool) -> Result<N
     }
     let named = format!("{kind} {name}");
     let namespace =
-        text("namespace").map_err(|fault| Refused::new(&named, fault, Effect::PassedOver))?;
+        text("namespace").map_err(|fault| Refusal::new(&named, fault, Effect::PassedOver))?;
     Ok(Names { namespace, name, object: format!("{kind} {namespace}/{name}") })
 }
 
 /// Returns the fault that an object says a version that is not among these, if it does. Objects of
 /// an API server's lists say none.
-pub(crate) fn other_version(at: &At<'_>, read: &[&str]) -> Option<Fault> {
+pub(crate) fn other_version(at: &KeyedValue<'_>, read: &[&str]) -> Option<Fault> {
     let version = match at.get("apiVersion") {
         Ok(version) => version?,
         Err(fault) => return Some(fault),

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use crate::family::Family;
 use crate::labels::{Labels, Selector};
 use crate::object::{Namespace, Pod};
-use crate::refused::Refused;
+use crate::refused::Refusal;
 
 /// Into a pod, or out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -212,7 +212,7 @@ pub struct Policy {
     /// Its rules for traffic out of these pods; `None` if it is not about that.
     pub egress: Option<Vec<Rule>>,
     /// What of it was refused. What is above already says what holds instead.
-    pub faults: Vec<Refused>,
+    pub faults: Vec<Refusal>,
     /// What the policy's author should know: it has no effect, or another than it may seem.
     pub notices: Vec<String>,
 }

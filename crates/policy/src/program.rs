@@ -98,7 +98,7 @@ pub struct Line {
     /// What a packet has to be; all of it.
     pub matches: Vec<Match>,
     /// What happens then.
-    pub then: Then,
+    pub then: LineAction,
 }
 
 /// An end of a packet.
@@ -126,7 +126,7 @@ pub enum Match {
 
 /// What a line does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Then {
+pub enum LineAction {
     /// This hook is done with the packet.
     Accept,
     /// The packet is logged, counted and dropped.
@@ -195,7 +195,7 @@ impl Program {
     /// Returns the program of a node about which nothing is known: it leads no address anywhere.
     #[must_use]
     pub fn empty() -> Self {
-        let deny = || vec![Line { matches: Vec::new(), then: Then::Deny }];
+        let deny = || vec![Line { matches: Vec::new(), then: LineAction::Deny }];
         let mut program = Program::default();
         for direction in Direction::ALL {
             program.chains.insert(unknown(direction), deny());
@@ -308,7 +308,7 @@ impl Program {
             return misstep("a verdict leads to a chain that is not there", chain);
         }
         for line in self.chains.values().flatten() {
-            if let Then::Jump(chain) = &line.then
+            if let LineAction::Jump(chain) = &line.then
                 && !self.chains.contains_key(chain)
             {
                 return misstep("a line jumps to a chain that is not there", chain);
@@ -337,7 +337,7 @@ impl Program {
             }
             part.chains.insert(name.clone(), lines.clone());
             for line in lines {
-                if let Then::Jump(chain) = &line.then {
+                if let LineAction::Jump(chain) = &line.then {
                     names.push(chain);
                 }
                 for matched in &line.matches {

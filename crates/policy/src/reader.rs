@@ -13,15 +13,15 @@ pub(crate) const LONGEST_DOCUMENT: usize = 4 << 20;
 
 /// A value in an object, with the path of its key.
 #[derive(Debug, Clone)]
-pub(crate) struct At<'a> {
+pub(crate) struct KeyedValue<'a> {
     path: String,
     value: &'a Value,
 }
 
-impl<'a> At<'a> {
+impl<'a> KeyedValue<'a> {
     /// Returns the object itself.
     pub(crate) fn root(value: &'a Value) -> Self {
-        At { path: String::new(), value }
+        KeyedValue { path: String::new(), value }
     }
 
     /// Returns the path of its key.
@@ -35,14 +35,14 @@ impl<'a> At<'a> {
     }
 
     /// Returns the value of a key, unless it is missing or null.
-    pub(crate) fn get(&self, key: &str) -> Result<Option<At<'a>>, Fault> {
+    pub(crate) fn get(&self, key: &str) -> Result<Option<KeyedValue<'a>>, Fault> {
         let found = self.object()?.get(key);
         let found = found.filter(|value| !value.is_null());
-        Ok(found.map(|value| At { path: join(&self.path, key), value }))
+        Ok(found.map(|value| KeyedValue { path: join(&self.path, key), value }))
     }
 
     /// Returns the value of a key that has to be there.
-    pub(crate) fn required(&self, key: &str) -> Result<At<'a>, Fault> {
+    pub(crate) fn required(&self, key: &str) -> Result<KeyedValue<'a>, Fault> {
         self.get(key)?.ok_or_else(|| (join(&self.path, key), Cause::Missing))
     }
 
@@ -60,7 +60,10 @@ impl<'a> At<'a> {
     }
 
     /// Returns the one key of these that is there, with its value.
-    pub(crate) fn exactly_one(&self, known: &[&'a str]) -> Result<(&'a str, At<'a>), Fault> {
+    pub(crate) fn exactly_one(
+        &self,
+        known: &[&'a str],
+    ) -> Result<(&'a str, KeyedValue<'a>), Fault> {
         if let Some(fault) = self.only(known) {
             return Err(fault);
         }
@@ -76,9 +79,9 @@ impl<'a> At<'a> {
     }
 
     /// Returns the keys with their values.
-    pub(crate) fn entries(&self) -> Result<Vec<(&'a str, At<'a>)>, Fault> {
+    pub(crate) fn entries(&self) -> Result<Vec<(&'a str, KeyedValue<'a>)>, Fault> {
         let entry = |(key, value): (&'a String, &'a Value)| {
-            (key.as_str(), At { path: join(&self.path, &printable(key)), value })
+            (key.as_str(), KeyedValue { path: join(&self.path, &printable(key)), value })
         };
         Ok(self.object()?.iter().map(entry).collect())
     }
@@ -111,14 +114,19 @@ impl<'a> At<'a> {
     }
 
     /// Returns the entries of a list.
-    pub(crate) fn list(&self) -> Result<Vec<At<'a>>, Fault> {
+    pub(crate) fn list(&self) -> Result<Vec<KeyedValue<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.not("a list"))?;
-        let entry = |(number, value)| At { path: format!("{}[{number}]", self.path), value };
+        let entry =
+            |(number, value)| KeyedValue { path: format!("{}[{number}]", self.path), value };
         Ok(list.iter().enumerate().map(entry).collect())
     }
 
     /// Returns the entries of a list that has `least` to `most`.
-    pub(crate) fn short_list(&self, least: usize, most: usize) -> Result<Vec<At<'a>>, Fault> {
+    pub(crate) fn short_list(
+        &self,
+        least: usize,
+        most: usize,
+    ) -> Result<Vec<KeyedValue<'a>>, Fault> {
         let list = self.list()?;
         let count = list.len();
         if most < count {

@@ -25,7 +25,7 @@ use crate::policy::Direction;
 /// What is wrong with an object: which, where, the cause, and what follows.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{object}: refused: {path}: {cause}; {effect}")]
-pub struct Refused {
+pub struct Refusal {
     /// The object's kind and name.
     pub object: String,
     /// The key that has the fault.
@@ -36,10 +36,10 @@ pub struct Refused {
     pub effect: Effect,
 }
 
-impl Refused {
+impl Refusal {
     pub(crate) fn new(object: &str, (path, cause): (String, Cause), effect: Effect) -> Self {
         let path = if path.is_empty() { "the object".to_owned() } else { printable(&path) };
-        Refused { object: printable(object), path, cause, effect }
+        Refusal { object: printable(object), path, cause, effect }
     }
 }
 

@@ -58,7 +58,7 @@ impl From<Policy> for Change {
 
 /// What a change may have an effect on.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct ChangeScope {
     /// The addresses of pods that changed themselves, or whose namespace did.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// The addresses of nodes that changed.
@@ -123,8 +123,8 @@ impl World {
     }
 
     /// Makes a change, and says what it touched.
-    pub(crate) fn apply(&mut self, change: Change) -> Touched {
-        let mut touched = Touched::default();
+    pub(crate) fn apply(&mut self, change: Change) -> ChangeScope {
+        let mut touched = ChangeScope::default();
         self.changes += 1;
         match change {
             Change::Namespace(name, new) => self.change_namespace(name, new, &mut touched),
@@ -143,7 +143,12 @@ impl World {
         touched
     }
 
-    fn change_namespace(&mut self, name: String, new: Option<Namespace>, touched: &mut Touched) {
+    fn change_namespace(
+        &mut self,
+        name: String,
+        new: Option<Namespace>,
+        touched: &mut ChangeScope,
+    ) {
         if self.namespaces.get(&name) == new.as_ref() {
             return;
         }
@@ -166,7 +171,7 @@ impl World {
         };
     }
 
-    fn change_node(&mut self, name: String, new: Option<Node>, touched: &mut Touched) {
+    fn change_node(&mut self, name: String, new: Option<Node>, touched: &mut ChangeScope) {
         let old = match new.clone() {
             Some(new) => self.nodes.insert(name.clone(), new),
             None => self.nodes.remove(&name),
@@ -181,7 +186,7 @@ impl World {
         }
     }
 
-    fn change_pod(&mut self, uid: &Uid, new: Option<Pod>, touched: &mut Touched) {
+    fn change_pod(&mut self, uid: &Uid, new: Option<Pod>, touched: &mut ChangeScope) {
         if let Some(old) = self.pods.remove(uid) {
             if let Some(pods) = self.by_namespace.get_mut(&old.namespace) {
                 remove(pods, &old.labels, uid);
@@ -225,7 +230,7 @@ impl World {
         self.pods.insert(uid.clone(), Box::new(new));
     }
 
-    fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
+    fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut ChangeScope) {
         if self.policy(&id) == new.as_ref() {
             return;
         }

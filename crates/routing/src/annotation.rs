@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::family::Family;
 use crate::node::{Node, Offers, Underlay, Vxlan};
-use crate::reader::{self, At, Fault};
+use crate::reader::{self, Fault, KeyedValue};
 use crate::refused::Cause;
 
 /// The annotation.
@@ -50,43 +50,43 @@ pub struct Annotation {
 
 /// The annotation as it is written: what identifies the format first.
 #[derive(Serialize)]
-struct Written<'a> {
+struct AnnotationFields<'a> {
     version: u32,
     underlay: Vec<IpAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mtu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     zone: Option<&'a str>,
-    offers: WrittenOffers,
+    offers: OfferFields,
     #[serde(skip_serializing_if = "<[IpNet]>::is_empty")]
     kept: &'a [IpNet],
 }
 
 #[derive(Serialize)]
-struct WrittenOffers {
+struct OfferFields {
     #[serde(skip_serializing_if = "Option::is_none")]
-    native: Option<Offered>,
+    native: Option<EmptyOffer>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    direct: Option<Offered>,
+    direct: Option<EmptyOffer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vxlan: Option<Vxlan>,
 }
 
 /// An offer of which there is nothing more to say: `{}`.
 #[derive(Serialize)]
-struct Offered {}
+struct EmptyOffer {}
 
 /// Writes the annotation of a node.
 #[must_use]
 pub fn write(node: &Node) -> String {
-    let written = Written {
+    let written = AnnotationFields {
         version: VERSION,
         underlay: node.underlay.iter().collect(),
         mtu: node.mtu,
         zone: node.zone.as_deref(),
-        offers: WrittenOffers {
-            native: node.offers.native.then_some(Offered {}),
-            direct: node.offers.direct.then_some(Offered {}),
+        offers: OfferFields {
+            native: node.offers.native.then_some(EmptyOffer {}),
+            direct: node.offers.direct.then_some(EmptyOffer {}),
             vxlan: node.offers.vxlan,
         },
         kept: &node.kept,
@@ -106,7 +106,7 @@ pub fn read(text: &str) -> Result<Annotation, (String, Cause)> {
 /// Reads one of any form.
 fn read_any(text: &str) -> Result<Annotation, Fault> {
     let value = reader::json(text.as_bytes(), LONGEST).map_err(|cause| (String::new(), cause))?;
-    let root = At::root(&value);
+    let root = KeyedValue::root(&value);
     let version = root.required("version")?;
     match version.number((0, u64::MAX))? {
         1_u64 => {}
@@ -122,7 +122,7 @@ fn read_any(text: &str) -> Result<Annotation, Fault> {
     Ok(Annotation { underlay, mtu, zone, offers, kept: kept.unwrap_or_default() })
 }
 
-fn offers(at: &At<'_>, underlay: Underlay) -> Result<Offers, Fault> {
+fn offers(at: &KeyedValue<'_>, underlay: Underlay) -> Result<Offers, Fault> {
     let there = |key: &str| Ok(at.get(key)?.is_some());
     let vxlan = at.get("vxlan")?.map(|vxlan| vxlan_of(&vxlan, underlay)).transpose()?;
     let offers = Offers { native: there("native")?, direct: there("direct")?, vxlan };
@@ -132,7 +132,7 @@ fn offers(at: &At<'_>, underlay: Underlay) -> Result<Offers, Fault> {
     Ok(offers)
 }
 
-fn vxlan_of(at: &At<'_>, underlay: Underlay) -> Result<Vxlan, Fault> {
+fn vxlan_of(at: &KeyedValue<'_>, underlay: Underlay) -> Result<Vxlan, Fault> {
     let mac = |key: &str| at.get(key)?.map(|mac| mac.mac()).transpose();
     let (mac4, mac6) = (mac("mac4")?, mac("mac6")?);
     let vxlan =

@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{BRAKE, FEW, News};
-use crate::refused::Refused;
+use crate::refused::Refusal;
 use crate::settings::Settings;
 use crate::time::Time;
 
@@ -90,7 +90,7 @@ pub struct Holder {
 
 /// What a record says of its block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shown {
+pub enum BlockState {
     /// A node holds it.
     By(Holder),
     /// No node holds it, or there is no record.
@@ -103,9 +103,9 @@ pub enum Shown {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// These are all.
-    Listed(Records, Vec<(Block, Shown)>),
+    Listed(Records, Vec<(Block, BlockState)>),
     /// Some have changed. Changes that happened together come together.
-    Changed(Vec<(Block, Shown)>),
+    Changed(Vec<(Block, BlockState)>),
     /// They cannot be asked for.
     Silent(Records),
     /// They can again, and nothing has changed.
@@ -114,7 +114,7 @@ pub enum Event {
 
 /// Which node a holder is here.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Whose {
+pub(crate) enum HolderNode {
     /// None that the source knows.
     #[default]
     Nobody,
@@ -127,12 +127,12 @@ pub(crate) enum Whose {
 /// All blocks of the spaces that are routed.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    all: BTreeMap<Block, Known>,
-    holders: BTreeMap<String, Held>,
+    all: BTreeMap<Block, KnownBlock>,
+    holders: BTreeMap<String, Holdings>,
     /// The holders that have an address.
     by_address: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// The holders by the node that each is, or by [`Whose::Nobody`].
-    of: BTreeMap<Whose, BTreeSet<String>>,
+    /// The holders by the node that each is, or by [`HolderNode::Nobody`].
+    of: BTreeMap<HolderNode, BTreeSet<String>>,
     /// The lengths of their prefixes, each with how many have it.
     lengths: BTreeMap<u8, usize>,
     /// The records of which there was a complete list.
@@ -144,46 +144,46 @@ pub(crate) struct Blocks {
 
 /// What is known of a block.
 #[derive(Debug)]
-struct Known {
+struct KnownBlock {
     holder: Holder,
     /// A list lacked it and more than half of its space: it is kept until this time.
     until: Option<Time>,
-    judged: Judged,
+    judged: BlockVerdict,
 }
 
 /// Whether a block is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-enum Judged {
+enum BlockVerdict {
     #[default]
     Used,
     /// It cannot be: why.
-    Refused(Box<Refused>),
+    Refused(Box<Refusal>),
     /// It needs no route: the block that contains the kept address leads to the same node, or a
     /// kept address with the same prefix is on another node.
     Covered,
 }
 
-impl Known {
-    fn refused(&self) -> Option<&Refused> {
+impl KnownBlock {
+    fn refused(&self) -> Option<&Refusal> {
         match &self.judged {
-            Judged::Refused(refused) => Some(refused),
-            Judged::Used | Judged::Covered => None,
+            BlockVerdict::Refused(refused) => Some(refused),
+            BlockVerdict::Used | BlockVerdict::Covered => None,
         }
     }
 }
 
 /// What a holder has.
 #[derive(Debug, Default)]
-struct Held {
+struct Holdings {
     blocks: BTreeSet<Block>,
     /// What the records of its blocks say together.
     addresses: BTreeSet<IpAddr>,
-    whose: Whose,
+    whose: HolderNode,
 }
 
 /// What an event has touched.
 #[derive(Debug, Default)]
-struct Touched {
+struct EventScope {
     holders: BTreeSet<String>,
     prefixes: BTreeSet<IpNet>,
 }
@@ -199,7 +199,7 @@ impl Blocks {
         let holder = Holder { node: node.to_owned(), addresses: Vec::new() };
         for block in blocks {
             if settings.spaces.contains(&block.space) {
-                self.put(block, holder.clone(), &mut Touched::default());
+                self.put(block, holder.clone(), &mut EventScope::default());
             }
         }
     }
@@ -212,7 +212,7 @@ impl Blocks {
         now: Time,
         news: &mut Vec<News>,
     ) -> BTreeSet<String> {
-        let mut touched = Touched::default();
+        let mut touched = EventScope::default();
         match event {
             Event::Silent(records) => {
                 if !self.silent.contains_key(&records) {
@@ -242,7 +242,7 @@ impl Blocks {
 
     /// Judges all blocks that the disk has.
     pub(crate) fn judge_restored(&mut self, settings: &Settings) -> BTreeSet<String> {
-        let touched = Touched {
+        let touched = EventScope {
             holders: self.holders.keys().cloned().collect(),
             prefixes: self.all.keys().map(|block| block.prefix).collect(),
         };
@@ -257,7 +257,7 @@ impl Blocks {
         settings: &Settings,
         news: &mut Vec<News>,
     ) -> BTreeSet<String> {
-        let mut touched = Touched::default();
+        let mut touched = EventScope::default();
         let braked = self.all.iter().filter(|(_, known)| known.until.is_some_and(&goes));
         let braked: Vec<Block> = braked.map(|(block, _)| block.clone()).collect();
         for block in braked {
@@ -302,7 +302,7 @@ impl Blocks {
     }
 
     /// Says which node a holder is. Returns which one it was.
-    pub(crate) fn set_whose(&mut self, holder: &str, whose: Whose) -> Option<Whose> {
+    pub(crate) fn set_whose(&mut self, holder: &str, whose: HolderNode) -> Option<HolderNode> {
         let held = self.holders.get_mut(holder)?;
         let was = std::mem::replace(&mut held.whose, whose.clone());
         if let Some(holders) = self.of.get_mut(&was) {
@@ -313,15 +313,16 @@ impl Blocks {
     }
 
     /// Returns the used blocks of a node, or of the holders that are no known node.
-    pub(crate) fn of(&self, whose: &Whose) -> Vec<Block> {
-        let is_used =
-            |block: &&Block| self.all.get(*block).is_some_and(|known| known.judged == Judged::Used);
+    pub(crate) fn of(&self, whose: &HolderNode) -> Vec<Block> {
+        let is_used = |block: &&Block| {
+            self.all.get(*block).is_some_and(|known| known.judged == BlockVerdict::Used)
+        };
         let mut blocks: Vec<Block> = self.held_by(whose).filter(is_used).cloned().collect();
         blocks.sort_unstable();
         blocks
     }
 
-    fn held_by(&self, whose: &Whose) -> impl Iterator<Item = &Block> {
+    fn held_by(&self, whose: &HolderNode) -> impl Iterator<Item = &Block> {
         let holders = self.of.get(whose).into_iter().flatten();
         holders.filter_map(|name| self.holders.get(name)).flat_map(|held| &held.blocks)
     }
@@ -329,12 +330,12 @@ impl Blocks {
     /// Returns the block of a peer that an address is in, and the peer's name.
     pub(crate) fn of_address(&self, address: IpAddr) -> Option<(IpNet, &str)> {
         let containing = self.containing(IpNet::from(address));
-        let used = containing.filter(|(_, known)| known.judged == Judged::Used);
+        let used = containing.filter(|(_, known)| known.judged == BlockVerdict::Used);
         // The last is the smallest.
         let (block, known) = used.last()?;
         match &self.holders.get(&known.holder.node)?.whose {
-            Whose::Peer(name) => Some((block.prefix, name.as_str())),
-            Whose::Nobody | Whose::Own => None,
+            HolderNode::Peer(name) => Some((block.prefix, name.as_str())),
+            HolderNode::Nobody | HolderNode::Own => None,
         }
     }
 
@@ -345,11 +346,17 @@ impl Blocks {
         }
     }
 
-    fn show(&mut self, block: Block, shown: Shown, news: &mut Vec<News>, touched: &mut Touched) {
+    fn show(
+        &mut self,
+        block: Block,
+        shown: BlockState,
+        news: &mut Vec<News>,
+        touched: &mut EventScope,
+    ) {
         match shown {
-            Shown::By(holder) => self.put(block, holder, touched),
-            Shown::Nobody => self.remove(&block, touched),
-            Shown::Unreadable(why) => {
+            BlockState::By(holder) => self.put(block, holder, touched),
+            BlockState::Nobody => self.remove(&block, touched),
+            BlockState::Unreadable(why) => {
                 let text = format!("the record of {block} of space {}: {why}", block.space);
                 news.push(News::warning(None, text));
             }
@@ -360,13 +367,14 @@ impl Blocks {
     fn lack(
         &mut self,
         records: &Records,
-        shown: &[(Block, Shown)],
+        shown: &[(Block, BlockState)],
         now: Time,
         news: &mut Vec<News>,
-        touched: &mut Touched,
+        touched: &mut EventScope,
     ) {
-        let is_there =
-            |(block, shown): &(Block, Shown)| (*shown != Shown::Nobody).then(|| block.clone());
+        let is_there = |(block, shown): &(Block, BlockState)| {
+            (*shown != BlockState::Nobody).then(|| block.clone())
+        };
         let there: BTreeSet<Block> = shown.iter().filter_map(is_there).collect();
         let known = || self.all.keys().filter(|block| records.has(block));
         let all = known().count();
@@ -396,7 +404,7 @@ impl Blocks {
         }
     }
 
-    fn put(&mut self, block: Block, holder: Holder, touched: &mut Touched) {
+    fn put(&mut self, block: Block, holder: Holder, touched: &mut EventScope) {
         if let Some(known) = self.all.get(&block)
             && known.holder == holder
             && known.until.is_none()
@@ -409,15 +417,15 @@ impl Blocks {
         *self.lengths.entry(block.prefix.prefix_len()).or_default() += 1;
         let name = holder.node.clone();
         let held = self.holders.entry(name.clone()).or_insert_with(|| {
-            self.of.entry(Whose::Nobody).or_default().insert(name.clone());
-            Held::default()
+            self.of.entry(HolderNode::Nobody).or_default().insert(name.clone());
+            Holdings::default()
         });
         held.blocks.insert(block.clone());
-        self.all.insert(block, Known { holder, until: None, judged: Judged::Used });
+        self.all.insert(block, KnownBlock { holder, until: None, judged: BlockVerdict::Used });
         self.gather_addresses(&name);
     }
 
-    fn remove(&mut self, block: &Block, touched: &mut Touched) {
+    fn remove(&mut self, block: &Block, touched: &mut EventScope) {
         let Some(known) = self.all.remove(block) else { return };
         let name = known.holder.node;
         touched.prefixes.insert(block.prefix);
@@ -460,7 +468,7 @@ impl Blocks {
     }
 
     /// Forgets a holder that no longer has a block. Returns which node it was.
-    pub(crate) fn forget_empty(&mut self, name: &str) -> Option<Whose> {
+    pub(crate) fn forget_empty(&mut self, name: &str) -> Option<HolderNode> {
         if !self.holders.get(name).is_some_and(|held| held.blocks.is_empty()) {
             return None;
         }

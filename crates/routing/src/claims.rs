@@ -30,7 +30,7 @@ pub(crate) struct Claims {
 
 /// Something of a node that another one has claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum ClaimConflict {
     Prefix {
         prefix: IpNet,
         theirs: ClaimedPrefix,
@@ -56,23 +56,27 @@ pub(crate) enum Taken {
     },
 }
 
-impl Taken {
+impl ClaimConflict {
     pub(crate) fn whose(&self) -> &Arc<str> {
         match self {
-            Taken::Prefix { theirs, .. } | Taken::Inside { theirs, .. } => &theirs.whose,
-            Taken::Address { whose, .. } | Taken::Mac { whose, .. } | Taken::Has { whose, .. } => {
-                whose
+            ClaimConflict::Prefix { theirs, .. } | ClaimConflict::Inside { theirs, .. } => {
+                &theirs.whose
             }
+            ClaimConflict::Address { whose, .. }
+            | ClaimConflict::Mac { whose, .. }
+            | ClaimConflict::Has { whose, .. } => whose,
         }
     }
 
     /// Returns the other's prefix, if it is an earlier one, which yields.
     pub(crate) fn earlier_prefix(&self) -> Option<IpNet> {
         match self {
-            Taken::Prefix { theirs, .. } | Taken::Inside { theirs, .. } => {
+            ClaimConflict::Prefix { theirs, .. } | ClaimConflict::Inside { theirs, .. } => {
                 theirs.kept.then_some(theirs.prefix)
             }
-            Taken::Address { .. } | Taken::Mac { .. } | Taken::Has { .. } => None,
+            ClaimConflict::Address { .. }
+            | ClaimConflict::Mac { .. }
+            | ClaimConflict::Has { .. } => None,
         }
     }
 }
@@ -103,20 +107,22 @@ impl Claims {
 
     /// Returns what other peers have claimed of what a node says it has, its earlier prefixes
     /// aside.
-    pub(crate) fn taken(&self, node: &Node) -> Vec<Taken> {
+    pub(crate) fn taken(&self, node: &Node) -> Vec<ClaimConflict> {
         let others = |whose: &Arc<str>| **whose != *node.name;
         let mut taken = Vec::new();
         for prefix in node.prefixes.iter().copied() {
             let theirs = self.overlapping(prefix).filter(|claim| others(&claim.whose));
-            taken.extend(theirs.map(|theirs| Taken::Prefix { prefix, theirs: theirs.clone() }));
+            taken.extend(
+                theirs.map(|theirs| ClaimConflict::Prefix { prefix, theirs: theirs.clone() }),
+            );
         }
         for address in node.underlay.iter() {
             let whose = self.addresses.get(&address).filter(|whose| others(whose)).cloned();
-            taken.extend(whose.map(|whose| Taken::Address { address, whose }));
+            taken.extend(whose.map(|whose| ClaimConflict::Address { address, whose }));
         }
         for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
             let whose = self.macs.get(&mac).filter(|whose| others(whose)).cloned();
-            taken.extend(whose.map(|whose| Taken::Mac { mac, whose }));
+            taken.extend(whose.map(|whose| ClaimConflict::Mac { mac, whose }));
         }
         taken
     }
@@ -124,13 +130,13 @@ impl Claims {
     /// Returns which addresses of a node are in other peers' prefixes, and the reverse: packets to
     /// one of two such nodes would go to the other. Prefixes and addresses have ranges of their own
     /// unless an administrator has let them overlap.
-    pub(crate) fn crossed(&self, node: &Node) -> Vec<Taken> {
+    pub(crate) fn crossed(&self, node: &Node) -> Vec<ClaimConflict> {
         let others = |whose: &Arc<str>| **whose != *node.name;
         let mut crossed = Vec::new();
         for prefix in node.prefixes.iter().copied() {
             let there = self.addresses.range(prefix.network()..=prefix.broadcast());
             let theirs = there.filter(|(_, whose)| others(whose));
-            crossed.extend(theirs.map(|(address, whose)| Taken::Has {
+            crossed.extend(theirs.map(|(address, whose)| ClaimConflict::Has {
                 prefix,
                 address: *address,
                 whose: whose.clone(),
@@ -138,7 +144,7 @@ impl Claims {
         }
         for address in node.underlay.iter() {
             let theirs = self.of_address(address).filter(|claim| others(&claim.whose)).cloned();
-            crossed.extend(theirs.map(|theirs| Taken::Inside { address, theirs }));
+            crossed.extend(theirs.map(|theirs| ClaimConflict::Inside { address, theirs }));
         }
         crossed
     }

@@ -34,10 +34,10 @@ use crate::blocks::Blocks;
 use crate::claims::Claims;
 use crate::node::Node;
 use crate::reader::overlap;
-use crate::refused::Refused;
-use crate::settings::{Own, Settings};
+use crate::refused::Refusal;
+use crate::settings::{OwnNode, Settings};
 use crate::time::Time;
-use tell::{Before, Telling};
+use tell::{FormerPeer, NewsDraft};
 
 /// How long peers are kept that a list would remove together.
 pub const BRAKE: Duration = Duration::from_secs(600);
@@ -50,37 +50,39 @@ const MANY: usize = 20;
 
 /// One node as a source shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct NodeRecord {
     /// Its name.
     pub name: String,
     /// What it says of itself, or why that is not usable.
-    pub node: Result<Node, Unusable>,
+    pub node: Result<Node, RecordFault>,
     /// What is wrong with one family of it, where the other counts.
-    pub faults: Vec<Refused>,
+    pub faults: Vec<Refusal>,
 }
 
-impl Seen {
+impl NodeRecord {
     /// Creates one of a record without fault.
     #[must_use]
     pub fn whole(node: Node) -> Self {
-        Seen { name: node.name.clone(), node: Ok(node), faults: Vec::new() }
+        NodeRecord { name: node.name.clone(), node: Ok(node), faults: Vec::new() }
     }
 }
 
 /// Why a record cannot be used, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unusable {
+pub enum RecordFault {
     /// Something is not there yet, as with a node that is just starting.
     Incomplete(String),
     /// Something cannot be true.
-    Refused(Refused),
+    Refused(Refusal),
 }
 
-impl std::fmt::Display for Unusable {
+impl std::fmt::Display for RecordFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unusable::Incomplete(what) => write!(f, "incomplete: {what}"),
-            Unusable::Refused(refused) => write!(f, "refused: {}: {}", refused.key, refused.cause),
+            RecordFault::Incomplete(what) => write!(f, "incomplete: {what}"),
+            RecordFault::Refused(refused) => {
+                write!(f, "refused: {}: {}", refused.key, refused.cause)
+            }
         }
     }
 }
@@ -90,9 +92,9 @@ impl std::fmt::Display for Unusable {
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken at once")]
 pub enum Event {
     /// These are all nodes there are. This node may be among them.
-    Listed(Vec<Seen>),
+    Listed(Vec<NodeRecord>),
     /// A node is new, or has changed.
-    Changed(Seen),
+    Changed(NodeRecord),
     /// A node was deleted.
     Deleted(String),
     /// The source does not answer.
@@ -141,13 +143,13 @@ pub struct Peer {
     /// What is used of it.
     used: Option<Arc<Node>>,
     /// What stands against its latest record, if that could not be read.
-    pub unreadable: Option<Box<Unusable>>,
+    pub unreadable: Option<Box<RecordFault>>,
     /// What stands against the last record that could be read.
-    pub refused: Option<Box<Refused>>,
+    pub refused: Option<Box<Refusal>>,
     /// What is wrong with one family of it.
-    pub faults: Vec<Refused>,
+    pub faults: Vec<Refusal>,
     /// Why it is kept although the source does not show it, or not as it was.
-    pub held: Option<Held>,
+    pub held: Option<HoldReason>,
     /// Since when it is known.
     pub first_seen: Time,
     /// Since when it is as it is.
@@ -169,7 +171,7 @@ impl Peer {
     }
 
     /// Reports whether its source shows it as it did last, and nothing but that counts.
-    fn is_as(&self, node: &Result<Node, Unusable>, faults: &[Refused]) -> bool {
+    fn is_as(&self, node: &Result<Node, RecordFault>, faults: &[Refusal]) -> bool {
         let is_plain = self.unreadable.is_none() && self.held.is_none();
         is_plain && self.faults == faults && self.record.as_deref() == node.as_ref().ok()
     }
@@ -193,9 +195,9 @@ impl Peer {
 
     /// Returns why it is not used as its source shows it.
     #[must_use]
-    pub fn unusable(&self) -> Option<Unusable> {
+    pub fn unusable(&self) -> Option<RecordFault> {
         match (&self.refused, &self.unreadable) {
-            (Some(refused), _) => Some(Unusable::Refused((**refused).clone())),
+            (Some(refused), _) => Some(RecordFault::Refused((**refused).clone())),
             (None, unreadable) => unreadable.as_deref().cloned(),
         }
     }
@@ -203,7 +205,7 @@ impl Peer {
 
 /// Why a peer is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldReason {
     /// A list lacked it and more than half of all peers: it is kept for a while.
     Brake {
         /// When it goes, unless it shows up before.
@@ -215,16 +217,16 @@ pub enum Held {
     Restored,
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for HoldReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Held::Brake { until } => write!(
+            HoldReason::Brake { until } => write!(
                 f,
                 "the source lacks it, with more than half of all nodes: kept until {until}, or \
                  until `netwright routes accept`"
             ),
-            Held::LastKnown => f.write_str("its last readable record counts"),
-            Held::Restored => {
+            HoldReason::LastKnown => f.write_str("its last readable record counts"),
+            HoldReason::Restored => {
                 f.write_str("it comes from the disk: the source has not answered yet")
             }
         }
@@ -239,7 +241,7 @@ type Age = (bool, Time, String);
 #[derive(Debug)]
 pub struct Cluster {
     settings: Arc<Settings>,
-    own: Arc<Own>,
+    own: Arc<OwnNode>,
     peers: BTreeMap<String, Peer>,
     claims: Claims,
     /// Peers that are refused because of another peer, or lack an earlier prefix because of one.
@@ -252,7 +254,7 @@ pub struct Cluster {
 impl Cluster {
     /// Creates one without peers.
     #[must_use]
-    pub fn new(settings: Arc<Settings>, own: Own) -> Self {
+    pub fn new(settings: Arc<Settings>, own: OwnNode) -> Self {
         Cluster {
             settings,
             own: Arc::new(own),
@@ -275,7 +277,7 @@ impl Cluster {
             work.touch(&self.peers, &node.name);
             let name = node.name.clone();
             self.blocks.restore(&name, std::mem::take(&mut node.blocks), &self.settings);
-            let held = Some(Held::Restored);
+            let held = Some(HoldReason::Restored);
             let record = Some(Arc::new(node));
             self.peers.insert(name, Peer { record, held, first_seen, ..Peer::new(now) });
         }
@@ -332,7 +334,7 @@ impl Cluster {
 
     /// Takes what this node is now, without its blocks, and judges the peers anew for which that
     /// matters.
-    pub fn set_own(&mut self, mut own: Own, now: Time) -> Outcome {
+    pub fn set_own(&mut self, mut own: OwnNode, now: Time) -> Outcome {
         let mut work = Work::default();
         own.node.blocks.clone_from(&self.own.node.blocks);
         if own != *self.own {
@@ -355,11 +357,11 @@ impl Cluster {
 
     /// Returns what this node is.
     #[must_use]
-    pub fn own(&self) -> &Own {
+    pub fn own(&self) -> &OwnNode {
         &self.own
     }
 
-    pub(crate) fn own_shared(&self) -> Arc<Own> {
+    pub(crate) fn own_shared(&self) -> Arc<OwnNode> {
         self.own.clone()
     }
 
@@ -424,14 +426,14 @@ impl Cluster {
     /// Returns the peers that the brake holds, each with until when.
     pub fn braked(&self) -> impl Iterator<Item = (&str, Time)> {
         self.peers().filter_map(|(name, peer)| match peer.held {
-            Some(Held::Brake { until }) => Some((name, until)),
+            Some(HoldReason::Brake { until }) => Some((name, until)),
             _ => None,
         })
     }
 
     /// Takes what a source shows of a node.
-    fn take(&mut self, seen: Seen, now: Time, work: &mut Work) {
-        let Seen { name, node, faults } = seen;
+    fn take(&mut self, seen: NodeRecord, now: Time, work: &mut Work) {
+        let NodeRecord { name, node, faults } = seen;
         if name == self.own.node.name {
             return;
         }
@@ -452,7 +454,7 @@ impl Cluster {
             }
             Err(unusable) => {
                 peer.unreadable = Some(Box::new(unusable));
-                peer.held = peer.record.is_some().then_some(Held::LastKnown);
+                peer.held = peer.record.is_some().then_some(HoldReason::LastKnown);
             }
         }
     }
@@ -472,9 +474,9 @@ impl Cluster {
         let mut newly = 0;
         for name in &missing {
             let peer = self.peers.get_mut(name).expect("it is one of the peers");
-            if !matches!(peer.held, Some(Held::Brake { .. })) {
-                work.befores.entry(name.clone()).or_insert_with(|| Before::of(Some(peer)));
-                peer.held = Some(Held::Brake { until });
+            if !matches!(peer.held, Some(HoldReason::Brake { .. })) {
+                work.befores.entry(name.clone()).or_insert_with(|| FormerPeer::of(Some(peer)));
+                peer.held = Some(HoldReason::Brake { until });
                 newly += 1;
             }
         }
@@ -522,10 +524,10 @@ impl Cluster {
         if self.listed {
             work.news.extend(self.blocks.tell_strangers());
         }
-        let mut telling = Telling::new(std::mem::take(&mut work.news));
+        let mut telling = NewsDraft::new(std::mem::take(&mut work.news));
         for (name, before) in work.befores {
             let peer = self.peers.get_mut(&name);
-            let after = Before::of(peer.as_deref());
+            let after = FormerPeer::of(peer.as_deref());
             if before == after {
                 continue;
             }
@@ -545,7 +547,7 @@ impl Cluster {
 /// What an event has touched so far.
 #[derive(Default)]
 struct Work {
-    befores: BTreeMap<String, Before>,
+    befores: BTreeMap<String, FormerPeer>,
     affected: BTreeSet<String>,
     news: Vec<News>,
     /// A peer that had claims is gone.
@@ -559,7 +561,7 @@ impl Work {
     /// Remembers what a peer was, the first time.
     fn touch(&mut self, peers: &BTreeMap<String, Peer>, name: &str) {
         if !self.befores.contains_key(name) {
-            self.befores.insert(name.to_owned(), Before::of(peers.get(name)));
+            self.befores.insert(name.to_owned(), FormerPeer::of(peers.get(name)));
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct Condition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// This node's own objects are programmed; if not, why.
-    pub programmed: Result<(), NotProgrammed>,
+    pub programmed: Result<(), ProgrammingFault>,
     /// Which peers there are is known: from the source, or from the disk.
     pub peers_known: bool,
     /// Peers that have a path.
@@ -35,7 +35,7 @@ pub struct Health {
 
 /// Why this node's own objects are not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotProgrammed {
+pub enum ProgrammingFault {
     /// They are not made yet.
     NotYet,
     /// They cannot be made.
@@ -50,11 +50,11 @@ pub enum NotProgrammed {
 pub fn decide(health: &Health, now: Time) -> Option<Condition> {
     let condition = |unavailable, reason, message| Some(Condition { unavailable, reason, message });
     match &health.programmed {
-        Err(NotProgrammed::Failed(error)) => {
+        Err(ProgrammingFault::Failed(error)) => {
             let message = format!("this node's part of the network cannot be programmed: {error}");
             return condition(true, "NotProgrammed", message);
         }
-        Err(NotProgrammed::NotYet) => return None,
+        Err(ProgrammingFault::NotYet) => return None,
         Ok(()) => {}
     }
     if 0 < health.answered {

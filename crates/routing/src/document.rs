@@ -24,7 +24,7 @@ pub const LONGEST: usize = 32 << 20;
 /// Why a document was not read. Nothing of it counts: the source will list the peers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the last known peers cannot be read: {0}")]
-pub struct Damaged(pub String);
+pub struct DamagedDocument(pub String);
 
 /// What the disk has: enough to program everything before any server was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,8 +79,8 @@ pub fn write(cluster: &Cluster) -> String {
 /// # Errors
 /// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source
 /// will list the peers.
-pub fn read(document: &[u8]) -> Result<Document, Damaged> {
-    let inner: Inner<'_> = sealed::read(document, VERSION, LONGEST).map_err(Damaged)?;
+pub fn read(document: &[u8]) -> Result<Document, DamagedDocument> {
+    let inner: Inner<'_> = sealed::read(document, VERSION, LONGEST).map_err(DamagedDocument)?;
     let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));
     let Macs { v4, v6 } = inner.macs;
     Ok(Document {

@@ -52,9 +52,9 @@ impl Pods {
     }
 }
 
-/// The earlier prefixes of this node.
+/// The prefixes that this node has or had, as far as pods may live in them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Earlier {
+pub struct EarlierPrefixes {
     /// All prefixes that it has, or had and in which pods may live.
     had: BTreeSet<IpNet>,
     kept: BTreeSet<IpNet>,
@@ -62,13 +62,13 @@ pub struct Earlier {
     given: BTreeMap<IpNet, String>,
 }
 
-impl Earlier {
+impl EarlierPrefixes {
     /// Takes note of prefixes that this node has, or had before.
     pub fn had(&mut self, prefixes: impl IntoIterator<Item = IpNet>) {
         self.had.extend(prefixes);
     }
 
-    /// Reports whether there is a prefix about which [`Earlier::judge`] has to decide.
+    /// Reports whether there is a prefix about which [`EarlierPrefixes::judge`] has to decide.
     #[must_use]
     pub fn differs(&self, own: &[IpNet]) -> bool {
         self.had.iter().any(|prefix| !own.contains(prefix))

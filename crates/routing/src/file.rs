@@ -17,12 +17,12 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use crate::annotation::MOST_KEPT;
-use crate::cluster::{Seen, Unusable};
+use crate::cluster::{NodeRecord, RecordFault};
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::node::{Dialect, Node, Underlay};
-use crate::reader::{self, At, Fault, overlap};
-use crate::refused::{Cause, Refused, printable};
+use crate::reader::{self, Fault, KeyedValue, overlap};
+use crate::refused::{Cause, Refusal, printable};
 use crate::settings::Settings;
 use crate::time::Time;
 
@@ -39,13 +39,13 @@ const KEYS: [&str; 6] = ["name", "prefixes", "kept", "underlay", "mtu", "zone"];
 /// The longest name of a node: that of a DNS subdomain (RFC 1123, as Kubernetes reads it).
 const LONGEST_NAME: usize = 253;
 
-/// Reads the list. All its nodes are [`Seen`], each with what is wrong with it.
+/// Reads the list. All its nodes are [`NodeRecord`], each with what is wrong with it.
 ///
 /// The file is the same on every machine, so it has this node too.
 ///
 /// # Errors
 /// Why the file as a whole cannot be read, with the place: then nothing of it counts.
-pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
+pub fn read(text: &str, settings: &Settings) -> Result<Vec<NodeRecord>, String> {
     if LONGEST < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most: LONGEST }.to_string());
     }
@@ -57,7 +57,7 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
     let whole = |(path, cause): Fault| {
         if path.is_empty() { cause.to_string() } else { format!("{path}: {cause}") }
     };
-    let root = At::root(&file);
+    let root = KeyedValue::root(&file);
     for key in root.keys().map_err(whole)? {
         if key != "node" {
             let known = cni::nearest::nearest(key, ["node"]).map(str::to_owned);
@@ -76,7 +76,7 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
 /// Reads a list without faults node by node: to parse a long one as a whole would take as much
 /// memory as all that is known of its nodes. `None` if the list cannot be divided, or has a fault
 /// as a whole; then reading the whole says what is wrong.
-fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
+fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<NodeRecord>> {
     // Such a string may have lines that look like the beginning of a node.
     if text.contains("\"\"\"") || text.contains("'''") {
         return None;
@@ -90,7 +90,7 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
             return Some(());
         }
         let value: serde_json::Value = toml::from_str(part).ok()?;
-        let root = At::root(&value);
+        let root = KeyedValue::root(&value);
         let is_node = part.trim_start().starts_with(plain::HEAD);
         if root.keys().ok()?.any(|key| key != "node" || !is_node) {
             return None;
@@ -114,13 +114,13 @@ fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
 #[derive(Default)]
 struct List {
     count: usize,
-    seen: Vec<Seen>,
+    seen: Vec<NodeRecord>,
     /// Where each name is.
     places: HashMap<String, usize>,
 }
 
 impl List {
-    fn take(&mut self, at: &At<'_>, settings: &Settings) {
+    fn take(&mut self, at: &KeyedValue<'_>, settings: &Settings) {
         let (name, node) = read_node(self.count, at, settings);
         self.add(name, node);
     }
@@ -130,19 +130,23 @@ impl List {
         let node = node.map_err(|(path, cause)| {
             // The path begins with the place in the list, which the name tells better.
             let key = path.split_once('.').map_or("node", |(_, key)| key);
-            Unusable::Refused(Refused::new(&name, key, cause))
+            RecordFault::Refused(Refusal::new(&name, key, cause))
         });
         if let Some(place) = self.places.get(&name) {
-            self.seen[*place].node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
+            self.seen[*place].node = Err(Refusal::new(&name, "name", Cause::NameTwice).into());
         } else {
             self.places.insert(name.clone(), self.seen.len());
-            self.seen.push(Seen { name, node, faults: Vec::new() });
+            self.seen.push(NodeRecord { name, node, faults: Vec::new() });
         }
     }
 }
 
 /// Reads an entry of the list; the name stands for it even if it is wrong.
-fn read_node(number: usize, at: &At<'_>, settings: &Settings) -> (String, Result<Node, Fault>) {
+fn read_node(
+    number: usize,
+    at: &KeyedValue<'_>,
+    settings: &Settings,
+) -> (String, Result<Node, Fault>) {
     let unnamed = format!("#{}", number + 1);
     let name = match at.required("name").and_then(|name| Ok((name.text()?, name))) {
         Ok((name, _)) if is_name(name) => name.to_owned(),
@@ -156,7 +160,12 @@ fn read_node(number: usize, at: &At<'_>, settings: &Settings) -> (String, Result
     (name, node)
 }
 
-fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> Result<Node, Fault> {
+fn read_fields(
+    name: &str,
+    number: usize,
+    at: &KeyedValue<'_>,
+    settings: &Settings,
+) -> Result<Node, Fault> {
     for key in at.keys()? {
         if !KEYS.contains(&key) {
             let nearest = cni::nearest::nearest(key, KEYS).map(str::to_owned);

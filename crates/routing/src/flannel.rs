@@ -34,7 +34,7 @@ use serde_json::Value;
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::node::{Node, Offers, Underlay, Vxlan};
-use crate::reader::{At, Fault};
+use crate::reader::{Fault, KeyedValue};
 use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings};
 
@@ -93,7 +93,8 @@ impl<'a> Families<'a> {
     fn take(&mut self, family: Family, address: IpAddr, data: Option<&Value>) -> Result<(), Fault> {
         if self.backend == Backend::Vxlan {
             let data = data.filter(|data| !data.is_null());
-            let data = At::root(data.ok_or_else(|| (String::new(), Cause::Missing))?).like_go();
+            let data =
+                KeyedValue::root(data.ok_or_else(|| (String::new(), Cause::Missing))?).like_go();
             let mac = data.required("VtepMAC")?.mac()?;
             if let Some(vni) = data.get("VNI")? {
                 let own = self.settings.vxlan.vni;

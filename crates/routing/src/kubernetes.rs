@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::annotation;
-use crate::cluster::{Seen, Unusable};
+use crate::cluster::{NodeRecord, RecordFault};
 use crate::family::Family;
 use crate::flannel::annotations as flannel;
 use crate::node::{Dialect, Node};
 use crate::reader::{overlap, prefix};
-use crate::refused::{Cause, Refused};
+use crate::refused::{Cause, Refusal};
 use crate::settings::Settings;
 use crate::time::Time;
 
@@ -59,18 +59,18 @@ pub fn is_ours(key: &str, settings: &Settings) -> bool {
 /// Prefixes come from `spec.podCIDRs` alone. Underlay addresses must be among the Node's own,
 /// unless `public-ip-overwrite` sets them.
 #[must_use]
-pub fn read(fields: &NodeFields, settings: &Settings) -> Seen {
+pub fn read(fields: &NodeFields, settings: &Settings) -> NodeRecord {
     let mut faults = Vec::new();
     let node = read_node(fields, settings, &mut faults);
-    Seen { name: fields.name.clone(), node, faults }
+    NodeRecord { name: fields.name.clone(), node, faults }
 }
 
 fn read_node(
     fields: &NodeFields,
     settings: &Settings,
-    faults: &mut Vec<Refused>,
-) -> Result<Node, Unusable> {
-    let incomplete = |what: String| Err(Unusable::Incomplete(what));
+    faults: &mut Vec<Refusal>,
+) -> Result<Node, RecordFault> {
+    let incomplete = |what: String| Err(RecordFault::Incomplete(what));
     let prefixes = used_prefixes(fields, settings)?;
     if prefixes.is_empty() {
         return incomplete(format!("{POD_CIDRS} is empty"));
@@ -97,7 +97,7 @@ fn read_node(
             if !overwritten {
                 has_address(fields, address).map_err(|cause| {
                     let key = format!("{}: underlay", annotation::KEY);
-                    Refused::new(&fields.name, key, cause)
+                    Refusal::new(&fields.name, key, cause)
                 })?;
             }
         }
@@ -116,17 +116,17 @@ fn further_addresses(fields: &NodeFields, node: &Node) -> Vec<IpAddr> {
     addresses
 }
 
-impl From<Refused> for Unusable {
-    fn from(refused: Refused) -> Self {
-        Unusable::Refused(refused)
+impl From<Refusal> for RecordFault {
+    fn from(refused: Refusal) -> Self {
+        RecordFault::Refused(refused)
     }
 }
 
-fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<Node, Refused> {
+fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<Node, Refusal> {
     let read = annotation::read(text).map_err(|(path, cause)| {
         let key = annotation::KEY;
         let key = if path.is_empty() { key.to_owned() } else { format!("{key}: {path}") };
-        Refused::new(&fields.name, key, cause)
+        Refusal::new(&fields.name, key, cause)
     })?;
     Ok(Node {
         name: fields.name.clone(),
@@ -149,8 +149,8 @@ fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<No
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refused> {
-    let refused = |cause| Refused::new(&fields.name, POD_CIDRS, cause);
+pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refusal> {
+    let refused = |cause| Refusal::new(&fields.name, POD_CIDRS, cause);
     let count = fields.pod_cidrs.len();
     if MOST_PREFIXES < count {
         return Err(refused(Cause::TooMany { count, most: MOST_PREFIXES }));
@@ -172,7 +172,7 @@ pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refused> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn used_prefixes(fields: &NodeFields, settings: &Settings) -> Result<Vec<IpNet>, Refused> {
+pub fn used_prefixes(fields: &NodeFields, settings: &Settings) -> Result<Vec<IpNet>, Refusal> {
     let mut prefixes = prefixes(fields)?;
     let has_range = |prefix: &IpNet| {
         let family = Family::of_prefix(*prefix);

@@ -32,12 +32,12 @@ pub mod time;
 pub mod wanted;
 
 pub use blocks::Block;
-pub use cluster::{Cluster, Event, Peer, Seen};
+pub use cluster::{Cluster, Event, NodeRecord, Peer};
 pub use family::{Family, PerFamily};
 pub use mac::MacAddr;
 pub use node::Node;
 pub use path::Path;
-pub use refused::Refused;
+pub use refused::Refusal;
 pub use routing::{Routing, Todo};
-pub use settings::{Own, Settings};
+pub use settings::{OwnNode, Settings};
 pub use time::Time;

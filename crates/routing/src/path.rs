@@ -125,12 +125,12 @@ pub struct Choice {
     /// Why it is this one, or why there is none.
     pub because: String,
     /// The paths that would have come first, each with what stood against it.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<RejectedPath>,
 }
 
 /// A path that was not chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedOver {
+pub struct RejectedPath {
     /// The path.
     pub path: Path,
     /// What stood against it.
@@ -145,8 +145,8 @@ pub struct PassedOver {
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
     let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);
-    let told = |(path, why): (Path, Said<'_>)| PassedOver { path, why: why.to_string() };
-    let passed_over: Vec<PassedOver> = passed_over.into_iter().map(told).collect();
+    let told = |(path, why): (Path, Argument<'_>)| RejectedPath { path, why: why.to_string() };
+    let passed_over: Vec<RejectedPath> = passed_over.into_iter().map(told).collect();
     let because = because.map_or_else(|| all_reasons(&passed_over), |because| because.to_string());
     Choice { path, because, passed_over }
 }
@@ -160,11 +160,11 @@ pub fn choose_path(own: &Node, peer: &Node, family: Family, reach: Reachability<
 
 /// Reports whether a peer can be reached by a tunnel over a family.
 pub(crate) fn can_tunnel(own: &Node, peer: &Node, family: Family, underlay: Family) -> bool {
-    let choosing = Choosing { own, peer, tells: false, passed_over: Vec::new() };
+    let choosing = Chooser { own, peer, tells: false, passed_over: Vec::new() };
     choosing.vxlan(family, underlay).is_ok()
 }
 
-fn all_reasons(passed_over: &[PassedOver]) -> String {
+fn all_reasons(passed_over: &[RejectedPath]) -> String {
     let mut reasons: Vec<&str> = Vec::new();
     for passed in passed_over {
         if !reasons.contains(&passed.why.as_str()) {
@@ -178,8 +178,8 @@ fn all_reasons(passed_over: &[PassedOver]) -> String {
 struct Decision<'a> {
     path: Path,
     /// `None`: what stood against all others.
-    because: Option<Said<'a>>,
-    passed_over: Vec<(Path, Said<'a>)>,
+    because: Option<Argument<'a>>,
+    passed_over: Vec<(Path, Argument<'a>)>,
 }
 
 /// With `tells`, it keeps what stood against other paths.
@@ -190,12 +190,12 @@ fn decide<'a>(
     reach: Reachability<'a>,
     tells: bool,
 ) -> Decision<'a> {
-    let mut choosing = Choosing { own, peer, tells, passed_over: Vec::new() };
+    let mut choosing = Chooser { own, peer, tells, passed_over: Vec::new() };
     if let Some((path, because)) = choosing.native() {
         return choosing.chosen(path, because);
     }
     if reach.learned {
-        return choosing.chosen(Path::Learned, Said::Learned);
+        return choosing.chosen(Path::Learned, Argument::Learned);
     }
     match choosing.direct(family, reach.ways.get(family)) {
         Ok(because) => return choosing.chosen(Path::Direct, because),
@@ -207,23 +207,23 @@ fn decide<'a>(
         match choosing.vxlan(family, underlay) {
             Err(why) => choosing.pass_over(path, why),
             Ok(address) if **reach.ways.get(underlay) == Way::Missing => {
-                choosing.pass_over(path, Said::NoRoute(address));
+                choosing.pass_over(path, Argument::NoRoute(address));
                 last_resort = last_resort.or(Some((path, address)));
             }
-            Ok(address) => return choosing.chosen(path, Said::BothOffer(address)),
+            Ok(address) => return choosing.chosen(path, Argument::BothOffer(address)),
         }
     }
     // A route that is missing now may come back by itself; then the tunnel needs no change.
     if let Some((path, address)) = last_resort {
         choosing.passed_over.retain(|(passed, _)| *passed != path);
-        return choosing.chosen(path, Said::BothOfferWithoutRoute(address));
+        return choosing.chosen(path, Argument::BothOfferWithoutRoute(address));
     }
     Decision { path: Path::None, because: None, passed_over: choosing.passed_over }
 }
 
 /// What speaks for a path, or against it.
 #[derive(Debug, Clone, Copy)]
-enum Said<'a> {
+enum Argument<'a> {
     LeftToNetwork { asks: &'a str },
     NativeOnly { asks: &'a str, flannels: &'a str },
     Learned,
@@ -233,9 +233,9 @@ enum Said<'a> {
     WayUnknown(IpAddr),
     BothOffer(IpAddr),
     BothOfferWithoutRoute(IpAddr),
-    OwnLacks(Offered),
-    PeerLacks(&'a str, Offered),
-    BothLack(Offered),
+    OwnLacks(Offer),
+    PeerLacks(&'a str, Offer),
+    BothLack(Offer),
     OtherVni { peer: &'a str, there: u32, own: u32 },
     OtherPort { peer: &'a str, there: u16, own: u16 },
     NotOver { flannels: &'a str, family: Family, underlay: Family },
@@ -245,86 +245,86 @@ enum Said<'a> {
 
 /// What an end may offer.
 #[derive(Debug, Clone, Copy)]
-enum Offered {
+enum Offer {
     Direct,
     Vxlan,
     VxlanOver(Family),
 }
 
-impl fmt::Display for Offered {
+impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Offered::Direct => f.write_str("direct paths"),
-            Offered::Vxlan => f.write_str("VXLAN"),
-            Offered::VxlanOver(underlay) => write!(f, "VXLAN over {underlay}"),
+            Offer::Direct => f.write_str("direct paths"),
+            Offer::Vxlan => f.write_str("VXLAN"),
+            Offer::VxlanOver(underlay) => write!(f, "VXLAN over {underlay}"),
         }
     }
 }
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for Argument<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::LeftToNetwork { asks } => {
+            Argument::LeftToNetwork { asks } => {
                 write!(f, "{asks} leaves it to the network between the nodes")
             }
-            Said::NativeOnly { asks, flannels } => {
+            Argument::NativeOnly { asks, flannels } => {
                 write!(f, "{asks} takes native paths only, and flanneld on {flannels} has none")
             }
-            Said::Learned => f.write_str("a routing daemon has a route to it"),
-            Said::OnSegment { address, hop } => {
+            Argument::Learned => f.write_str("a routing daemon has a route to it"),
+            Argument::OnSegment { address, hop } => {
                 write!(f, "{address} is on the segment of {}", hop.link)
             }
-            Said::BehindGateway { address, hop } => {
+            Argument::BehindGateway { address, hop } => {
                 write!(f, "{address} is behind a gateway on {}", hop.link)
             }
-            Said::NoRoute(address) => write!(f, "this node has no route to {address}"),
-            Said::WayUnknown(address) => write!(f, "the way to {address} is not known yet"),
-            Said::BothOffer(address) => write!(f, "both offer it, by way of {address}"),
-            Said::BothOfferWithoutRoute(address) => {
+            Argument::NoRoute(address) => write!(f, "this node has no route to {address}"),
+            Argument::WayUnknown(address) => write!(f, "the way to {address} is not known yet"),
+            Argument::BothOffer(address) => write!(f, "both offer it, by way of {address}"),
+            Argument::BothOfferWithoutRoute(address) => {
                 write!(f, "both offer it; now this node has no route to {address}")
             }
-            Said::OwnLacks(what) => write!(f, "this node does not offer {what}"),
-            Said::PeerLacks(name, what) => write!(f, "{name} does not offer {what}"),
-            Said::BothLack(what) => write!(f, "neither end offers {what}"),
-            Said::OtherVni { peer, there, own } => {
+            Argument::OwnLacks(what) => write!(f, "this node does not offer {what}"),
+            Argument::PeerLacks(name, what) => write!(f, "{name} does not offer {what}"),
+            Argument::BothLack(what) => write!(f, "neither end offers {what}"),
+            Argument::OtherVni { peer, there, own } => {
                 write!(f, "{peer} has VNI {there}, this node {own}")
             }
-            Said::OtherPort { peer, there, own } => {
+            Argument::OtherPort { peer, there, own } => {
                 write!(f, "{peer} has VXLAN's port {there}, this node {own}")
             }
-            Said::NotOver { flannels, family, underlay } => {
+            Argument::NotOver { flannels, family, underlay } => {
                 write!(f, "flanneld on {flannels} has no {family} over {underlay}")
             }
-            Said::OwnWithoutAddress(family) => {
+            Argument::OwnWithoutAddress(family) => {
                 write!(f, "this node has no underlay address of {family}")
             }
-            Said::PeerWithoutAddress(name, family) => {
+            Argument::PeerWithoutAddress(name, family) => {
                 write!(f, "{name} has no underlay address of {family}")
             }
         }
     }
 }
 
-struct Choosing<'a> {
+struct Chooser<'a> {
     own: &'a Node,
     peer: &'a Node,
     tells: bool,
-    passed_over: Vec<(Path, Said<'a>)>,
+    passed_over: Vec<(Path, Argument<'a>)>,
 }
 
-impl<'a> Choosing<'a> {
-    fn chosen(self, path: Path, because: Said<'a>) -> Decision<'a> {
+impl<'a> Chooser<'a> {
+    fn chosen(self, path: Path, because: Argument<'a>) -> Decision<'a> {
         Decision { path, because: Some(because), passed_over: self.passed_over }
     }
 
-    fn pass_over(&mut self, path: Path, why: Said<'a>) {
+    fn pass_over(&mut self, path: Path, why: Argument<'a>) {
         if self.tells {
             self.passed_over.push((path, why));
         }
     }
 
     /// A node that asks for native paths has them with every node of ours.
-    fn native(&self) -> Option<(Path, Said<'a>)> {
+    fn native(&self) -> Option<(Path, Argument<'a>)> {
         let (own, peer) = (self.own, self.peer);
         let asks = match (own.offers.native, peer.offers.native) {
             (false, false) => return None,
@@ -333,64 +333,64 @@ impl<'a> Choosing<'a> {
         };
         for node in [own, peer] {
             if node.dialect == Dialect::Flannel {
-                return Some((Path::None, Said::NativeOnly { asks, flannels: &node.name }));
+                return Some((Path::None, Argument::NativeOnly { asks, flannels: &node.name }));
             }
         }
-        Some((Path::Native, Said::LeftToNetwork { asks }))
+        Some((Path::Native, Argument::LeftToNetwork { asks }))
     }
 
-    fn direct(&self, family: Family, way: &'a Way) -> Result<Said<'a>, Said<'a>> {
-        self.both_offer(Offered::Direct, |node| node.offers.direct)?;
+    fn direct(&self, family: Family, way: &'a Way) -> Result<Argument<'a>, Argument<'a>> {
+        self.both_offer(Offer::Direct, |node| node.offers.direct)?;
         let address = self.both_have_underlay(family)?;
         match way {
-            Way::OnLink(hop) => Ok(Said::OnSegment { address, hop }),
-            Way::ByGateway(hop) => Err(Said::BehindGateway { address, hop }),
-            Way::Missing => Err(Said::NoRoute(address)),
-            Way::Unknown => Err(Said::WayUnknown(address)),
+            Way::OnLink(hop) => Ok(Argument::OnSegment { address, hop }),
+            Way::ByGateway(hop) => Err(Argument::BehindGateway { address, hop }),
+            Way::Missing => Err(Argument::NoRoute(address)),
+            Way::Unknown => Err(Argument::WayUnknown(address)),
         }
     }
 
-    fn vxlan(&self, family: Family, underlay: Family) -> Result<IpAddr, Said<'a>> {
-        self.both_offer(Offered::Vxlan, |node| node.offers.vxlan.is_some())?;
+    fn vxlan(&self, family: Family, underlay: Family) -> Result<IpAddr, Argument<'a>> {
+        self.both_offer(Offer::Vxlan, |node| node.offers.vxlan.is_some())?;
         let (Some(own), Some(peer)) = (self.own.offers.vxlan, self.peer.offers.vxlan) else {
             unreachable!("both offer it");
         };
         let name = self.peer.name.as_str();
         if own.vni != peer.vni {
-            return Err(Said::OtherVni { peer: name, there: peer.vni, own: own.vni });
+            return Err(Argument::OtherVni { peer: name, there: peer.vni, own: own.vni });
         }
         if own.port != peer.port {
-            return Err(Said::OtherPort { peer: name, there: peer.port, own: own.port });
+            return Err(Argument::OtherPort { peer: name, there: peer.port, own: own.port });
         }
         if family != underlay {
             for node in [self.own, self.peer] {
                 if node.dialect == Dialect::Flannel {
-                    return Err(Said::NotOver { flannels: &node.name, family, underlay });
+                    return Err(Argument::NotOver { flannels: &node.name, family, underlay });
                 }
             }
         }
         let address = self.both_have_underlay(underlay)?;
-        self.both_offer(Offered::VxlanOver(underlay), |node| {
+        self.both_offer(Offer::VxlanOver(underlay), |node| {
             node.offers.vxlan.is_some_and(|vxlan| vxlan.mac(underlay).is_some())
         })?;
         Ok(address)
     }
 
-    fn both_offer(&self, what: Offered, offers: impl Fn(&Node) -> bool) -> Result<(), Said<'a>> {
+    fn both_offer(&self, what: Offer, offers: impl Fn(&Node) -> bool) -> Result<(), Argument<'a>> {
         match (offers(self.own), offers(self.peer)) {
             (true, true) => Ok(()),
-            (false, true) => Err(Said::OwnLacks(what)),
-            (true, false) => Err(Said::PeerLacks(&self.peer.name, what)),
-            (false, false) => Err(Said::BothLack(what)),
+            (false, true) => Err(Argument::OwnLacks(what)),
+            (true, false) => Err(Argument::PeerLacks(&self.peer.name, what)),
+            (false, false) => Err(Argument::BothLack(what)),
         }
     }
 
     /// Returns the peer's underlay address of a family, if both ends have one.
-    fn both_have_underlay(&self, family: Family) -> Result<IpAddr, Said<'a>> {
+    fn both_have_underlay(&self, family: Family) -> Result<IpAddr, Argument<'a>> {
         match (self.own.underlay.get(family), self.peer.underlay.get(family)) {
             (Some(_), Some(address)) => Ok(address),
-            (None, _) => Err(Said::OwnWithoutAddress(family)),
-            (Some(_), None) => Err(Said::PeerWithoutAddress(&self.peer.name, family)),
+            (None, _) => Err(Argument::OwnWithoutAddress(family)),
+            (Some(_), None) => Err(Argument::PeerWithoutAddress(&self.peer.name, family)),
         }
     }
 }

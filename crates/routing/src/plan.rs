@@ -30,12 +30,12 @@ pub type Objects = BTreeMap<Key, Value>;
 
 /// All that is wanted, and what wants it: a peer, or this node itself (an empty name).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredObjects {
     objects: BTreeMap<Key, (Value, Arc<str>)>,
     of: BTreeMap<Arc<str>, Vec<Key>>,
 }
 
-impl Wanted {
+impl DesiredObjects {
     /// Puts the objects of one peer, or of this node, in place of those it had; returns the keys
     /// that this may change, some of them twice.
     ///
@@ -89,7 +89,7 @@ impl Wanted {
 /// Ours are: routes and nexthops with our protocols, everything on our tunnels, everything in our
 /// table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedObjects {
     objects: Objects,
     /// The prefixes of the routes by each nexthop.
     by_nexthop: BTreeSet<(u32, IpNet)>,
@@ -99,16 +99,16 @@ pub struct Observed {
     pub foreign_nexthops: BTreeSet<u32>,
 }
 
-impl FromIterator<(Key, Value)> for Observed {
+impl FromIterator<(Key, Value)> for ObservedObjects {
     /// Takes note of objects of ours together, which takes half the room of one after the other.
     fn from_iter<T: IntoIterator<Item = (Key, Value)>>(objects: T) -> Self {
         let objects: Objects = objects.into_iter().collect();
         let by = objects.iter().filter_map(|(key, value)| by_nexthop(key, value)).collect();
-        Observed { objects, by_nexthop: by, ..Observed::default() }
+        ObservedObjects { objects, by_nexthop: by, ..ObservedObjects::default() }
     }
 }
 
-impl Observed {
+impl ObservedObjects {
     /// Returns what is ours.
     #[must_use]
     pub fn objects(&self) -> &Objects {
@@ -364,7 +364,7 @@ impl fmt::Display for Change {
 /// Plans from what is there to all that is wanted, by going through both once: after most looks there
 /// is nothing to do.
 #[must_use]
-pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
+pub fn difference(wanted: &DesiredObjects, observed: &ObservedObjects) -> Vec<Change> {
     let first = Key::Tunnel { link: "".into() };
     let from = wanted.objects.range(first..).map(|(key, _)| key);
     let tunnels = from.take_while(|key| matches!(key, Key::Tunnel { .. }));
@@ -380,7 +380,11 @@ pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
 /// Only a tunnel that is down, has another hardware address or cannot be adjusted concerns more:
 /// what is on it goes with that, and is made again.
 #[must_use]
-pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed) -> Vec<Change> {
+pub fn difference_of(
+    keys: &BTreeSet<Key>,
+    wanted: &DesiredObjects,
+    observed: &ObservedObjects,
+) -> Vec<Change> {
     let (plan, lost) = with_tunnels(keys.iter(), wanted, observed);
     let all = if lost.is_empty() { Cow::Borrowed(keys) } else { Cow::Owned(keys | &lost) };
     let all = all.iter().map(|key| (key, wanted.get(key), observed.objects.get(key)));
@@ -388,10 +392,13 @@ pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed)
 }
 
 /// An object: what is wanted of it, and what is there.
-type Both<'a> = (&'a Key, Option<&'a Value>, Option<&'a Value>);
+type ObjectPair<'a> = (&'a Key, Option<&'a Value>, Option<&'a Value>);
 
 /// Goes through all that is wanted or there, in the order of the keys.
-fn side_by_side<'a>(wanted: &'a Wanted, observed: &'a Observed) -> impl Iterator<Item = Both<'a>> {
+fn side_by_side<'a>(
+    wanted: &'a DesiredObjects,
+    observed: &'a ObservedObjects,
+) -> impl Iterator<Item = ObjectPair<'a>> {
     let mut wanted = wanted.iter().peekable();
     let mut there = observed.objects.iter().peekable();
     std::iter::from_fn(move || {
@@ -411,8 +418,8 @@ fn side_by_side<'a>(wanted: &'a Wanted, observed: &'a Observed) -> impl Iterator
 /// Returns the removals of tunnels that have to be made anew, and what goes with a change of one.
 fn with_tunnels<'a>(
     keys: impl Iterator<Item = &'a Key>,
-    wanted: &Wanted,
-    observed: &Observed,
+    wanted: &DesiredObjects,
+    observed: &ObservedObjects,
 ) -> (Vec<Change>, BTreeSet<Key>) {
     let (mut plan, mut lost) = (Vec::new(), BTreeSet::new());
     for key in keys {
@@ -432,7 +439,7 @@ fn with_tunnels<'a>(
 fn complete<'a>(
     mut plan: Vec<Change>,
     lost: &BTreeSet<Key>,
-    all: impl Iterator<Item = Both<'a>>,
+    all: impl Iterator<Item = ObjectPair<'a>>,
 ) -> Vec<Change> {
     let mut removals = Vec::new();
     for (key, wanted, there) in all {

@@ -22,16 +22,16 @@ pub(crate) const VNI: (u64, u64) = (1, (1 << 24) - 1);
 
 /// A value in a document, with the path of its key.
 #[derive(Debug, Clone)]
-pub(crate) struct At<'a> {
+pub(crate) struct KeyedValue<'a> {
     path: String,
     value: &'a Value,
     any_case: bool,
 }
 
-impl<'a> At<'a> {
+impl<'a> KeyedValue<'a> {
     /// Returns the document itself.
     pub(crate) fn root(value: &'a Value) -> Self {
-        At { path: String::new(), value, any_case: false }
+        KeyedValue { path: String::new(), value, any_case: false }
     }
 
     /// Finds keys in upper or lower case, as Go does.
@@ -46,7 +46,7 @@ impl<'a> At<'a> {
     }
 
     /// Returns the value of a key, unless it is missing or null.
-    pub(crate) fn get(&self, key: &str) -> Result<Option<At<'a>>, Fault> {
+    pub(crate) fn get(&self, key: &str) -> Result<Option<KeyedValue<'a>>, Fault> {
         let object = self.object()?;
         let any_case = || {
             let same = |(other, _): &(&String, _)| other.eq_ignore_ascii_case(key);
@@ -57,7 +57,7 @@ impl<'a> At<'a> {
     }
 
     /// Returns the value of a key that has to be there.
-    pub(crate) fn required(&self, key: &str) -> Result<At<'a>, Fault> {
+    pub(crate) fn required(&self, key: &str) -> Result<KeyedValue<'a>, Fault> {
         self.get(key)?.ok_or_else(|| (join(&self.path, key), Cause::Missing))
     }
 
@@ -66,8 +66,8 @@ impl<'a> At<'a> {
         Ok(self.object()?.keys().map(String::as_str))
     }
 
-    fn below(&self, key: &str, value: &'a Value) -> At<'a> {
-        At { path: join(&self.path, key), value, any_case: self.any_case }
+    fn below(&self, key: &str, value: &'a Value) -> KeyedValue<'a> {
+        KeyedValue { path: join(&self.path, key), value, any_case: self.any_case }
     }
 
     fn object(&self) -> Result<&'a serde_json::Map<String, Value>, Fault> {
@@ -85,12 +85,12 @@ impl<'a> At<'a> {
     }
 
     /// Returns the entries of a list that has at most `most`.
-    pub(crate) fn list(&self, most: usize) -> Result<Vec<At<'a>>, Fault> {
+    pub(crate) fn list(&self, most: usize) -> Result<Vec<KeyedValue<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.not("a list"))?;
         if most < list.len() {
             return Err(self.fault(Cause::TooMany { count: list.len(), most }));
         }
-        let entry = |(number, value)| At {
+        let entry = |(number, value)| KeyedValue {
             path: format!("{}[{number}]", self.path),
             value,
             any_case: self.any_case,

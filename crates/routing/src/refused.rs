@@ -14,7 +14,7 @@ use crate::time::Time;
 /// What is wrong with a record, and where: the node, the key, the cause.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("node {node}: refused: {key}: {cause}")]
-pub struct Refused {
+pub struct Refusal {
     /// The node that the record is about.
     pub node: String,
     /// The key that has the fault: an annotation, a field of the object, a key of a file.
@@ -23,11 +23,11 @@ pub struct Refused {
     pub cause: Cause,
 }
 
-impl Refused {
+impl Refusal {
     /// Creates one.
     #[must_use]
     pub fn new(node: &str, key: impl Into<String>, cause: Cause) -> Self {
-        Refused { node: printable(node), key: printable(&key.into()), cause }
+        Refusal { node: printable(node), key: printable(&key.into()), cause }
     }
 }
 

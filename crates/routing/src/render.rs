@@ -13,7 +13,7 @@ pub struct NetworkConfig {
     /// The network's name.
     pub name: String,
     /// How pods are attached.
-    pub attach: Attach,
+    pub attach: AttachMode,
     /// The prefixes that pods' addresses are of, at most one of each family.
     ///
     /// An earlier prefix in which pods still live is not among them: it stays routed, and no pod
@@ -34,7 +34,7 @@ pub struct Policy {
 
 /// How pods are attached to their node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attach {
+pub enum AttachMode {
     /// To a bridge of this name.
     Bridge(String),
     /// Each by a pair of its own.
@@ -55,13 +55,13 @@ pub fn conflist(config: &NetworkConfig) -> String {
     };
     let routes: Vec<Value> = config.prefixes.iter().map(default).collect();
     let mut interface = match &config.attach {
-        Attach::Bridge(name) => json!({
+        AttachMode::Bridge(name) => json!({
             "type": "bridge",
             "bridge": name,
             "isGateway": true,
             "hairpinMode": true,
         }),
-        Attach::Ptp => json!({ "type": "ptp" }),
+        AttachMode::Ptp => json!({ "type": "ptp" }),
     };
     interface["ipMasq"] = json!(false);
     interface["mtu"] = json!(config.mtu);

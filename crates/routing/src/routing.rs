@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use netwright_routing::cluster::Event;
-//! use netwright_routing::plan::Observed;
+//! use netwright_routing::plan::ObservedObjects;
 //! use netwright_routing::{PerFamily, Routing, Settings, Time, file, settings};
 //!
 //! let now = Time::from_seconds(1_700_000_000);
@@ -26,7 +26,7 @@
 //!
 //! let mut routing = Routing::new(configured.clone(), "a");
 //! let uplink = settings::Uplink { name: "eth0".into(), mtu: 1500 };
-//! let own = settings::Found {
+//! let own = settings::NodeFacts {
 //!     name: "a".to_owned(),
 //!     uid: String::new(),
 //!     prefixes: vec!["10.244.1.0/24".parse()?],
@@ -35,8 +35,8 @@
 //!     uplinks: PerFamily { v4: Some((uplink, "192.0.2.1".parse()?)), v6: None },
 //!     taken_over: PerFamily::default(),
 //! };
-//! routing.own(settings::Own::new(&configured, own), now);
-//! routing.look(Observed::default());
+//! routing.own(settings::OwnNode::new(&configured, own), now);
+//! routing.look(ObservedObjects::default());
 //! let todo = routing.event(Event::Listed(nodes), now);
 //! assert_eq!(todo.look_up, ["192.0.2.2".parse::<std::net::IpAddr>()?]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -62,8 +62,8 @@ use crate::family::{Family, PerFamily};
 use crate::ids::Ids;
 use crate::object::{Key, Value};
 use crate::path::{Path, Way};
-use crate::plan::{Change, ForeignRoute, Observed, Wanted};
-use crate::settings::{LinkName, Own, Settings};
+use crate::plan::{Change, DesiredObjects, ForeignRoute, ObservedObjects};
+use crate::settings::{LinkName, OwnNode, Settings};
 use crate::time::Time;
 use failures::Failure;
 use turning::Turn;
@@ -155,7 +155,7 @@ pub enum Answer {
 
 /// How this node is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaving {
+pub enum LeaveMode {
     /// As if routing had never been there.
     Clean,
     /// To a flanneld that already runs beside it: tunnels, and what it has on them, are its again.
@@ -170,8 +170,8 @@ pub struct Routing {
     /// Why nothing can be programmed yet.
     waiting: Option<String>,
     ways: HashMap<IpAddr, Way>,
-    pub(crate) wanted: Wanted,
-    pub(crate) observed: Observed,
+    pub(crate) wanted: DesiredObjects,
+    pub(crate) observed: ObservedObjects,
     /// The kernel has been looked at.
     looked: bool,
     /// Peers that are not planned yet, as the ways to them are not known.
@@ -217,15 +217,15 @@ impl Routing {
     /// Creates the state of a node of which only the name is known.
     #[must_use]
     pub fn new(settings: Settings, name: &str) -> Self {
-        let own = Own::unknown(&settings, name);
+        let own = OwnNode::unknown(&settings, name);
         let settings = Arc::new(settings);
         Routing {
             cluster: Cluster::new(settings.clone(), own),
             settings,
             waiting: Some("nothing is known of this node yet".to_owned()),
             ways: HashMap::new(),
-            wanted: Wanted::default(),
-            observed: Observed::default(),
+            wanted: DesiredObjects::default(),
+            observed: ObservedObjects::default(),
             looked: false,
             unplanned: BTreeSet::new(),
             complete: false,
@@ -261,7 +261,7 @@ impl Routing {
 
     /// Takes what this node is: its prefixes, its underlay addresses, its tunnels. Its blocks are
     /// known here.
-    pub fn own(&mut self, mut own: Own, now: Time) -> Todo {
+    pub fn own(&mut self, mut own: OwnNode, now: Time) -> Todo {
         own.node.blocks.clone_from(&self.cluster.own().node.blocks);
         if self.waiting.is_none() && *self.cluster.own() == own {
             return Todo::default();
@@ -323,7 +323,7 @@ impl Routing {
     }
 
     /// Takes all that the kernel has: at the start, once a minute, and whenever in doubt.
-    pub fn look(&mut self, observed: Observed) -> Todo {
+    pub fn look(&mut self, observed: ObservedObjects) -> Todo {
         let first = !self.looked;
         self.looked = true;
         // No event reports a new way to an address that no peer has, and a peer may have it again:
@@ -476,9 +476,9 @@ impl Routing {
 
     /// Returns what it takes to leave this node.
     #[must_use]
-    pub fn leave(&self, leaving: Leaving) -> Vec<Change> {
+    pub fn leave(&self, leaving: LeaveMode) -> Vec<Change> {
         let stays = |key: &Key| {
-            leaving == Leaving::ToFlannel
+            leaving == LeaveMode::ToFlannel
                 && match key {
                     Key::Tunnel { .. } | Key::Address { .. } | Key::Fdb { .. } => true,
                     // flanneld's neighbours are addresses of pods' prefixes.
@@ -511,13 +511,13 @@ impl Routing {
 
     /// Returns all that is wanted.
     #[must_use]
-    pub fn wanted(&self) -> &Wanted {
+    pub fn wanted(&self) -> &DesiredObjects {
         &self.wanted
     }
 
     /// Returns what is known of the kernel.
     #[must_use]
-    pub fn observed(&self) -> &Observed {
+    pub fn observed(&self) -> &ObservedObjects {
         &self.observed
     }
 

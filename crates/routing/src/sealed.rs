@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 const SUM: usize = 64;
 
 #[derive(Deserialize)]
-struct Outer<'a> {
+struct Envelope<'a> {
     version: u32,
     sum: String,
     #[serde(borrow)]
@@ -49,7 +49,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         return Err(format!("it has {} bytes", document.len()));
     }
     let words = |error: serde_json::Error| cni::json::plain(&error.to_string());
-    let outer: Outer<'_> = serde_json::from_slice(document).map_err(words)?;
+    let outer: Envelope<'_> = serde_json::from_slice(document).map_err(words)?;
     if outer.version != version {
         return Err(format!("it has version {}", outer.version));
     }

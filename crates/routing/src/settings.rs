@@ -368,7 +368,7 @@ impl fmt::Debug for LinkName {
 
 /// What this node is, as it finds out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Own {
+pub struct OwnNode {
     /// What it publishes to other nodes.
     pub node: Node,
     /// The link that has the underlay address of each family.
@@ -393,7 +393,7 @@ pub struct Uplink {
 
 /// A tunnel that is there already: flanneld's, or one that an earlier run made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TakenOver {
+pub struct ExistingTunnel {
     /// Its name.
     pub name: LinkName,
     /// Its hardware address, if peers may know it.
@@ -402,7 +402,7 @@ pub struct TakenOver {
 
 /// What the daemon found out about this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct NodeFacts {
     /// The node's name.
     pub name: String,
     /// Its UID; empty if the source has none. Then the name stands for it.
@@ -416,13 +416,13 @@ pub struct Found {
     /// The link of each family that carries packets to other nodes, with its address there.
     pub uplinks: PerFamily<Option<(Uplink, IpAddr)>>,
     /// The tunnels over each family that are there already.
-    pub taken_over: PerFamily<Option<TakenOver>>,
+    pub taken_over: PerFamily<Option<ExistingTunnel>>,
 }
 
-impl Own {
+impl OwnNode {
     /// Returns what is known of a node at first: its name.
     pub(crate) fn unknown(settings: &Settings, name: &str) -> Self {
-        let found = Found {
+        let found = NodeFacts {
             name: name.to_owned(),
             uid: String::new(),
             prefixes: Vec::new(),
@@ -431,15 +431,15 @@ impl Own {
             uplinks: PerFamily::default(),
             taken_over: PerFamily::default(),
         };
-        Own::new(settings, found)
+        OwnNode::new(settings, found)
     }
 
     /// Decides what this node publishes to other nodes, and the names of its tunnels.
     ///
     /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
     #[must_use]
-    pub fn new(settings: &Settings, found: Found) -> Self {
-        let Found { name, uid, prefixes, kept, zone, uplinks, taken_over } = found;
+    pub fn new(settings: &Settings, found: NodeFacts) -> Self {
+        let NodeFacts { name, uid, prefixes, kept, zone, uplinks, taken_over } = found;
         let mut underlay = Underlay::default();
         for (_, uplink) in uplinks.iter() {
             if let Some((_, address)) = uplink {
@@ -481,7 +481,7 @@ impl Own {
             zone,
             dialect: Dialect::Netwright,
         };
-        Own { node, uplinks, links, tunnels, macs }
+        OwnNode { node, uplinks, links, tunnels, macs }
     }
 }
 

@@ -6,12 +6,12 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::Block;
-use crate::cluster::{Cluster, Peer, Unusable};
+use crate::cluster::{Cluster, Peer, RecordFault};
 use crate::family::Family;
 use crate::mtu::IPV6_LEAST;
 use crate::node::Node;
 use crate::object::{Key, Value};
-use crate::path::{Choice, PassedOver, Path};
+use crate::path::{Choice, Path, RejectedPath};
 use crate::routing::{Answer, FamilyPlan, Phase, Probe, Routing};
 use crate::time::Time;
 
@@ -125,7 +125,7 @@ impl PeerState {
 /// How packets to an address go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Explained {
+pub struct Explanation {
     /// [`VERSION`] when it was written.
     pub version: u32,
     /// The address.
@@ -139,7 +139,7 @@ pub struct Explained {
     /// Whose it is, and how packets get there, in sentences.
     pub sentences: Vec<String>,
     /// Why no other path.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<RejectedPath>,
 }
 
 impl Routing {
@@ -163,8 +163,8 @@ impl Routing {
 
     /// Returns how packets to an address go.
     #[must_use]
-    pub fn explain(&self, address: IpAddr) -> Explained {
-        let mut explained = Explained {
+    pub fn explain(&self, address: IpAddr) -> Explanation {
+        let mut explained = Explanation {
             version: VERSION,
             address,
             peer: None,
@@ -188,7 +188,7 @@ impl Routing {
         explained
     }
 
-    fn explain_peer(&self, name: &str, prefix: IpNet, explained: &mut Explained) {
+    fn explain_peer(&self, name: &str, prefix: IpNet, explained: &mut Explanation) {
         let address = explained.address;
         let mut say = |sentence: String| explained.sentences.push(sentence);
         say(format!("{address} is in {prefix}, a prefix of node {name}"));
@@ -228,7 +228,7 @@ impl Routing {
         }
     }
 
-    fn explain_stranger(&self, explained: &mut Explained) {
+    fn explain_stranger(&self, explained: &mut Explanation) {
         let address = explained.address;
         let mut ranges = self.settings.ranges();
         let Some(range) = ranges.find(|range| range.contains(&address)) else {
@@ -328,8 +328,8 @@ impl Routing {
         let Some(node) = peer.used() else {
             let prefixes = peer.record().map(|record| record.prefixes.clone()).unwrap_or_default();
             let state = match peer.unusable() {
-                Some(Unusable::Incomplete(what)) => PeerState::Incomplete(what),
-                Some(Unusable::Refused(refused)) => {
+                Some(RecordFault::Incomplete(what)) => PeerState::Incomplete(what),
+                Some(RecordFault::Refused(refused)) => {
                     PeerState::Refused(format!("{}: {}", refused.key, refused.cause))
                 }
                 None => PeerState::Wanted,

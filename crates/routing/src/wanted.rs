@@ -22,7 +22,7 @@ use crate::object::{Key, Nexthop, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
 use crate::path::{Hop, Path};
 use crate::plan::Objects;
 use crate::reader::host_prefix;
-use crate::settings::{LinkName, Own, Settings};
+use crate::settings::{LinkName, OwnNode, Settings};
 
 /// Returns what this node wants for itself, with any peers or none.
 ///
@@ -33,7 +33,7 @@ use crate::settings::{LinkName, Own, Settings};
 #[must_use]
 pub fn of_node(
     settings: &Settings,
-    own: &Own,
+    own: &OwnNode,
     native: PerFamily<bool>,
     underlay: BTreeSet<LinkName>,
     routed: BTreeSet<IpNet>,
@@ -84,7 +84,7 @@ pub fn of_node(
 }
 
 /// Returns this node's tunnel over a family, if it has one.
-fn tunnel(settings: &Settings, own: &Own, underlay: Family) -> Option<(LinkName, Tunnel)> {
+fn tunnel(settings: &Settings, own: &OwnNode, underlay: Family) -> Option<(LinkName, Tunnel)> {
     let vxlan = own.node.offers.vxlan?;
     let uplink = own.uplinks.get(underlay).as_ref()?;
     let tunnel = Tunnel {
@@ -102,7 +102,7 @@ fn tunnel(settings: &Settings, own: &Own, underlay: Family) -> Option<(LinkName,
 }
 
 /// Returns the MTU of this node's tunnel over a family.
-pub(crate) fn tunnel_mtu(settings: &Settings, own: &Own, underlay: Family) -> Option<u32> {
+pub(crate) fn tunnel_mtu(settings: &Settings, own: &OwnNode, underlay: Family) -> Option<u32> {
     let uplink = own.uplinks.get(underlay).as_ref()?;
     let base = settings.underlay_mtu.unwrap_or(uplink.mtu);
     Some(base.saturating_sub(mtu::vxlan_overhead(underlay)))
@@ -125,7 +125,7 @@ pub struct Reach {
 
 /// Returns what this node wants for a peer.
 #[must_use]
-pub fn of_peer(own: &Own, peer: &Node, reach: &PerFamily<Option<Reach>>) -> Objects {
+pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> Objects {
     let mut objects = Objects::new();
     for address in peer.underlay.iter() {
         let key = Key::Element { set: Set::Nodes, prefix: host_prefix(address) };
@@ -158,7 +158,7 @@ pub fn of_peer(own: &Own, peer: &Node, reach: &PerFamily<Option<Reach>>) -> Obje
 
 /// Returns the nexthop of a path, after what it needs; `None` if the path needs nothing of ours.
 fn nexthop(
-    own: &Own,
+    own: &OwnNode,
     peer: &Node,
     family: Family,
     reach: &Reach,

@@ -81,7 +81,7 @@ pub struct Attachment {
     /// How it differs from what ADD made, as CHECK reports it; empty if it is sound.
     pub drifts: Vec<Drift>,
     /// Its ADD did not complete and is no longer running, and what it made may be left.
-    pub unfinished: Option<Unfinished>,
+    pub unfinished: Option<UnfinishedAdd>,
     /// Why it was not compared; `None` if it was.
     pub not_checked: Option<String>,
     /// It is of a container of Docker's: only `netwrightd repair` compares and repairs it.
@@ -211,7 +211,7 @@ pub enum ItemKind {
 /// An ADD that did not complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Unfinished {
+pub struct UnfinishedAdd {
     /// The error, in the plugin's words; `None` if it was not recorded: ADD was killed, or another
     /// runtime ran it.
     pub error: Option<String>,

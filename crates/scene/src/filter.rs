@@ -184,7 +184,7 @@ pub enum Step {
     /// Ends the rule unless the comparison holds.
     Compare {
         /// How.
-        op: Compare,
+        op: Comparison,
         /// What.
         from: u32,
         /// With what.
@@ -371,7 +371,7 @@ pub enum Header {
 /// How values are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Compare {
+pub enum Comparison {
     /// Equal.
     Equal,
     /// Not equal.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use by_name::ByName;
 pub use container::{
-    Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, SwitchDrop, Unfinished,
+    Attachment, Container, Drift, Item, ItemKind, NameFiles, Port, SwitchDrop, UnfinishedAdd,
 };
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Policy,

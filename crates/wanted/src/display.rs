@@ -152,7 +152,7 @@ impl fmt::Display for Item {
 }
 
 fn elements(plan: &firewall::Plan) -> Vec<String> {
-    let shared = plan.shared.iter().flat_map(firewall::Shared::elements);
+    let shared = plan.shared.iter().flat_map(firewall::SharedObject::elements);
     let own = plan.own.iter().map(ToString::to_string);
     own.chain(shared.map(|element| element.to_string())).collect()
 }

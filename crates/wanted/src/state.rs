@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use firewall::firewalld::Source;
-use firewall::iptables::hostport::Wanted as Chains;
+use firewall::iptables::hostport::DesiredHostports as Chains;
 use firewall::iptables::isolation::Isolation;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use testkit::wait_until;
 use super::debian::packages;
 use crate::goods::tests::texts;
 
-/// Skips a test on a machine that cannot boot its Debian, or lacks what [`Booted`] uses.
+/// Skips a test on a machine that cannot boot its Debian, or lacks what [`BootedDebian`] uses.
 macro_rules! needs_podman {
     () => {
         testkit::require!(
@@ -183,20 +183,20 @@ impl<'d> Load<'d> {
 }
 
 /// A booted Debian with podman, an image, and our packages of these versions in its folders.
-struct Booted {
+struct BootedDebian {
     debian: Debian,
     before: String,
     _files: tempfile::TempDir,
 }
 
-impl Booted {
+impl BootedDebian {
     fn new(name: &str, versions: &[&str]) -> Self {
         let files = tempfile::tempdir().unwrap();
         let prepare = format!("{IMAGE}{}", bring(&files, versions));
         let debian = Debian::boot(name, &prepare);
         debian.sh("tar -C /root/image -c . | podman import - web && podman ps");
         let before = debian.sh(SNAPSHOT);
-        Booted { debian, before, _files: files }
+        BootedDebian { debian, before, _files: files }
     }
 
     fn install(&self, version: &str) {
@@ -238,7 +238,7 @@ impl Booted {
 #[test]
 fn packages_serve_a_node_and_leave_it_as_before() {
     needs_podman!();
-    let booted = Booted::new("release-short", &["0.1.0"]);
+    let booted = BootedDebian::new("release-short", &["0.1.0"]);
     booted.install("0.1.0");
     booted.serve();
     booted.end_container();
@@ -250,7 +250,7 @@ fn packages_serve_a_node_and_leave_it_as_before() {
 fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     testkit::require!("full");
     needs_podman!();
-    let booted = Booted::new("release-booted", &["0.1.0", "0.1.1"]);
+    let booted = BootedDebian::new("release-booted", &["0.1.0", "0.1.1"]);
     let debian = &booted.debian;
 
     let load = Load::start(debian);

@@ -10,7 +10,7 @@ use testkit::{Lab, Place as _, Running, wait_until};
 use crate::contents;
 use crate::deb::Package;
 use crate::goods::tests::{built, texts};
-use crate::goods::{Architecture, Built, Texts};
+use crate::goods::{Architecture, Build, Texts};
 use crate::tree::{FILE, PROGRAM, Tree};
 
 /// The machine's Debian, without what is mounted in it, and with a layer for changes.
@@ -134,7 +134,7 @@ pub(super) fn packages(version: &str, programs: &[&str]) -> [Package; 2] {
 }
 
 /// What packages of a version are made of, with these executables that tests run.
-pub(super) fn goods(version: &str, programs: &[&str]) -> (Texts, Built) {
+pub(super) fn goods(version: &str, programs: &[&str]) -> (Texts, Build) {
     let mut built = built(Architecture::X86_64);
     for program in built.programs.iter_mut().filter(|program| programs.contains(&program.name)) {
         program.bytes = stripped(program.name);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::MARK;
 use crate::ci::ONLY_FULL;
-use crate::musl::Linked;
+use crate::musl::LinkSettings;
 use crate::run::root;
 use crate::skips;
 
@@ -75,7 +75,7 @@ pub(super) fn said(line: &str) -> Option<(String, String)> {
 pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String> {
     let filters = if filters.is_empty() { &[MARK] } else { filters };
     let line = format!("cargo test {packages} --locked --no-run --quiet --message-format json");
-    let messages = Linked::prepare()?.tests(&line).deadline(BUILD).output()?;
+    let messages = LinkSettings::prepare()?.tests(&line).deadline(BUILD).output()?;
     let mut jobs = Vec::new();
     for (directory, program) in messages.lines().filter_map(test_binary) {
         let listed = Command::new(program)

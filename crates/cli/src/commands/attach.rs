@@ -9,7 +9,7 @@ use serde::Serialize;
 use state::Index;
 
 use super::Outcome;
-use crate::args::{Add, Attach, Check, Common, Del, Which};
+use crate::args::{Add, Attach, AttachmentArgs, Check, Common, Del};
 use crate::failure::{EXIT_ENVIRONMENT, Failure};
 use crate::net::attach;
 use crate::net::attachments;
@@ -31,7 +31,7 @@ struct Target {
 
 impl Target {
     /// Returns the key of the container's attachment to a network.
-    fn key(&self, which: &Which) -> Result<cni::AttachmentKey, Failure> {
+    fn key(&self, which: &AttachmentArgs) -> Result<cni::AttachmentKey, Failure> {
         Ok(cni::AttachmentKey {
             network: NetworkName::new(&which.network)?,
             container_id: self.container_id.clone(),
@@ -40,7 +40,7 @@ impl Target {
     }
 }
 
-fn target(which: &Which, asked: &Attach, world: &World) -> Result<Target, Failure> {
+fn target(which: &AttachmentArgs, asked: &Attach, world: &World) -> Result<Target, Failure> {
     let container = container::resolve(&which.container, world)?;
     let container_id = match &which.container_id {
         Some(id) => container::id(id, "--container-id")?,
@@ -157,7 +157,7 @@ pub(crate) fn describe_result(result: &AddResult, ifname: &str) -> String {
 /// The result of a command on an attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Done {
+struct AttachReport {
     network: String,
     #[serde(rename = "containerID")]
     container_id: String,
@@ -166,9 +166,9 @@ struct Done {
     outcome: &'static str,
 }
 
-impl Report for Done {
+impl Report for AttachReport {
     fn text(&self) -> String {
-        let Done { network, container_id, ifname, outcome } = self;
+        let AttachReport { network, container_id, ifname, outcome } = self;
         match *outcome {
             "detached" => format!("detached {ifname} of {container_id} from network {network}"),
             "absent" => format!(
@@ -261,7 +261,7 @@ fn del_list(
 /// container ID; then the target becomes that container.
 fn cached(
     runtime: &Runtime<'_>,
-    which: &Which,
+    which: &AttachmentArgs,
     asked: &Attach,
     target: &mut Target,
 ) -> Result<Option<CachedAttachment>, Failure> {
@@ -306,7 +306,7 @@ fn cached(
 fn by_name<'r>(
     session: &'r Session,
     runtime: Runtime<'r>,
-    which: &Which,
+    which: &AttachmentArgs,
     asked: &Attach,
     target: &mut Target,
 ) -> Result<(Runtime<'r>, Option<CachedAttachment>), Failure> {
@@ -389,8 +389,8 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::SUCCESS)
 }
 
-fn done(which: &Which, target: &Target, outcome: &'static str) -> Done {
-    Done {
+fn done(which: &AttachmentArgs, target: &Target, outcome: &'static str) -> AttachReport {
+    AttachReport {
         network: which.network.clone(),
         container_id: target.container_id.to_string(),
         ifname: target.ifname.to_string(),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answers, Diagnosis, Explained, Ignore, Look};
+use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
 use kernel::netns::{Netns, within};
 use scene::{Container, Scene};
 
@@ -23,7 +23,7 @@ use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
 use explain::Section;
-use text::Told;
+use text::DoctorReport;
 use watch::Watch;
 
 /// The file with findings that the administrator does not want to see: `ID` or `ID=OBJECT`, one per
@@ -42,7 +42,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
         let began = Instant::now();
         let (scene, answers) = bundle::read(&world.absolute(file))?;
         let seen = judge(scene, Some(answers), args, to, world, shell, began)?;
-        shell.print(&seen.told(args, world));
+        shell.print(&seen.report(args, world));
         return Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)));
     }
     let session = Session::open(world, common, shell, PluginSource::WithOwn)
@@ -65,7 +65,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
             file.display()
         ));
     }
-    shell.print(&seen.told(args, world));
+    shell.print(&seen.report(args, world));
     Ok(ExitCode::from(exit_code(&seen.diagnosis, args.strict)))
 }
 
@@ -82,9 +82,9 @@ fn watch_all(
     let mut before = None;
     loop {
         let seen = look(session, args, to, world, shell)?;
-        let told = watch::told(&seen.diagnosis);
+        let told = watch::summary(&seen.diagnosis);
         if before.as_ref() != Some(&told) {
-            shell.print_next(&seen.told(args, world), before.is_none());
+            shell.print_next(&seen.report(args, world), before.is_none());
             before = Some(told);
         }
         if shell.unread() || !watch.wait()? {
@@ -94,7 +94,7 @@ fn watch_all(
 }
 
 /// What one look has found.
-struct Seen {
+struct LookOutcome {
     scene: Scene,
     answers: Answers,
     diagnosis: Diagnosis,
@@ -102,9 +102,9 @@ struct Seen {
     took: Duration,
 }
 
-impl Seen {
-    fn told(&self, args: &Doctor, world: &World) -> Told<'_> {
-        Told {
+impl LookOutcome {
+    fn report(&self, args: &Doctor, world: &World) -> DoctorReport<'_> {
+        DoctorReport {
             diagnosis: &self.diagnosis,
             answers: &self.answers,
             scene: &self.scene,
@@ -123,7 +123,7 @@ fn look(
     to: Option<&(String, u16)>,
     world: &World,
     shell: &Shell,
-) -> Result<Seen, Failure> {
+) -> Result<LookOutcome, Failure> {
     let began = Instant::now();
     let waiting = shell.waiting("looking at the node");
     let mut progress = |what: &str| waiting.now(what);
@@ -142,7 +142,7 @@ fn judge(
     world: &World,
     shell: &Shell,
     began: Instant,
-) -> Result<Seen, Failure> {
+) -> Result<LookOutcome, Failure> {
     let ignore = ignored(args)?;
     let only = args.container.as_deref().map(|name| find(&scene, name, world)).transpose()?;
     call_as_asked(&mut scene, only.as_deref(), args.container.as_deref());
@@ -180,9 +180,9 @@ fn judge(
     };
     let mut diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
     let unknown = unknown.filter(|one| !ignore.iter().any(|ignore| ignore.is_of(one)));
-    let alone = |finding| Explained { finding, explains: Vec::new() };
+    let alone = |finding| RootCause { finding, explains: Vec::new() };
     diagnosis.causes.extend(unknown.map(alone));
-    Ok(Seen { scene, answers, diagnosis, only, took: began.elapsed() })
+    Ok(LookOutcome { scene, answers, diagnosis, only, took: began.elapsed() })
 }
 
 /// 0: nothing is wrong; 1: an error was found, or a warning with `--strict`; 3: nothing was found, and
@@ -315,8 +315,8 @@ mod tests {
         let noted = Diagnosis { notes: vec![finding.clone()], ..Diagnosis::default() };
         assert_eq!(exit_code(&noted, true), 0);
         // `--watch` reports it all the same.
-        assert_ne!(watch::told(&noted), watch::told(&Diagnosis::default()));
-        let causes = vec![Explained { finding, explains: Vec::new() }];
+        assert_ne!(watch::summary(&noted), watch::summary(&Diagnosis::default()));
+        let causes = vec![RootCause { finding, explains: Vec::new() }];
         let unknown = Diagnosis { causes, ..Diagnosis::default() };
         assert_eq!(exit_code(&unknown, false), EXIT_ENVIRONMENT);
     }

@@ -30,11 +30,11 @@ use crate::{VERSION, plugin_process};
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Collected {
+struct CollectionReport {
     dry_run: bool,
     removed: Vec<Item>,
     kept: Vec<Item>,
-    failed: Vec<Failed>,
+    failed: Vec<CollectionFailure>,
     /// Those of the kept whose ADD did not complete, and of whose containers nothing is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unseen: Vec<Item>,
@@ -74,7 +74,7 @@ enum Subject {
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct CollectionFailure {
     #[serde(flatten)]
     subject: Subject,
     error: cni::Error,
@@ -90,7 +90,7 @@ impl From<&AttachmentKey> for Item {
     }
 }
 
-impl Report for Collected {
+impl Report for CollectionReport {
     fn text(&self) -> String {
         let removed = if self.dry_run { "would remove" } else { "removed" };
         let mut text = String::new();
@@ -228,8 +228,8 @@ fn collect(
     args: &Gc,
     session: &Session,
     doomed: impl Fn(&Known) -> bool,
-) -> Collected {
-    let mut report = Collected { dry_run: args.dry_run, ..Collected::default() };
+) -> CollectionReport {
+    let mut report = CollectionReport { dry_run: args.dry_run, ..CollectionReport::default() };
     for known in known {
         let item = Item::from(&known.key);
         if !doomed(&known) {
@@ -252,7 +252,7 @@ fn collect(
                 }
                 Err(failure) => {
                     let subject = Subject::Attachment(item);
-                    report.failed.push(Failed { subject, error: failure.to_cni() });
+                    report.failed.push(CollectionFailure { subject, error: failure.to_cni() });
                 }
             }
         }
@@ -278,7 +278,7 @@ fn by_marks(
     args: &Gc,
     session: &Session,
     world: &World,
-    report: &mut Collected,
+    report: &mut CollectionReport,
 ) -> Result<(), Failure> {
     let known = attachments::at_paths(session)?.known;
     let known: Vec<AttachmentKey> = known.into_iter().map(|known| known.key).collect();
@@ -296,7 +296,7 @@ fn by_marks(
         for network in found.networks() {
             for error in collect_network(&network, &known, session, world) {
                 let subject = Subject::Network { network: network.clone() };
-                report.failed.push(Failed { subject, error });
+                report.failed.push(CollectionFailure { subject, error });
             }
         }
         left = find()?;
@@ -412,7 +412,7 @@ fn keep_only(
     known: &[Known],
     session: &Session,
     world: &World,
-) -> Result<Collected, Failure> {
+) -> Result<CollectionReport, Failure> {
     let name = args.network.as_deref().unwrap_or_default();
     let network = NetworkName::new(name)?;
     let valid = valid(&args.valid, known, (world, &session.roots))?;
@@ -421,7 +421,7 @@ fn keep_only(
             valid.container_id == key.container_id.as_str() && valid.ifname == key.ifname.as_str()
         })
     };
-    let mut report = Collected { dry_run: args.dry_run, ..Collected::default() };
+    let mut report = CollectionReport { dry_run: args.dry_run, ..CollectionReport::default() };
     if args.dry_run {
         for known in known {
             let list = if is_valid(&known.key) { &mut report.kept } else { &mut report.removed };
@@ -448,9 +448,10 @@ fn keep_only(
                 report.attached_again.extend(stays);
             }
             Err(failure) => {
-                report
-                    .failed
-                    .push(Failed { subject: Subject::Attachment(item), error: failure.to_cni() });
+                report.failed.push(CollectionFailure {
+                    subject: Subject::Attachment(item),
+                    error: failure.to_cni(),
+                });
             }
         }
     }
@@ -464,12 +465,14 @@ fn keep_only(
     report.removed.extend(by_records);
     report.kept = kept.iter().map(Item::from).collect();
     let failed = |failure: GcFailure| match failure {
-        GcFailure::Attachment { attachment, error } => {
-            Failed { subject: Subject::Attachment(Item::from(&attachment)), error: error.to_cni() }
-        }
-        other => {
-            Failed { subject: Subject::Network { network: name.to_owned() }, error: other.to_cni() }
-        }
+        GcFailure::Attachment { attachment, error } => CollectionFailure {
+            subject: Subject::Attachment(Item::from(&attachment)),
+            error: error.to_cni(),
+        },
+        other => CollectionFailure {
+            subject: Subject::Network { network: name.to_owned() },
+            error: other.to_cni(),
+        },
     };
     report.failed.extend(failures.into_iter().map(failed));
     Ok(report)

@@ -47,16 +47,16 @@ pub(crate) fn man(args: &Man, world: &World, shell: &mut Shell) -> Outcome {
             .map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
         written.push(path.display().to_string());
     }
-    shell.print(&Written { written });
+    shell.print(&WriteReport { written });
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Debug, Serialize)]
-struct Written {
+struct WriteReport {
     written: Vec<String>,
 }
 
-impl Report for Written {
+impl Report for WriteReport {
     fn text(&self) -> String {
         self.written.iter().map(|path| format!("{path}\n")).collect()
     }

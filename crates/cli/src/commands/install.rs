@@ -16,13 +16,13 @@ mod lost;
 mod manifest;
 mod places;
 mod put_back;
-mod take_back;
+mod removal;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use agent::installed::{self, Installed as Recorded};
+use agent::installed::{self, InstallRecord};
 use cni::code;
 use cni_runtime::ConfigFolder;
 use kernel::ipv6::Off;
@@ -40,15 +40,15 @@ use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 pub(super) use attached::{detach, detach_ended, keep_executable, listed, living, stays};
-pub(super) use callers::{Dockers, left_by_hooks, refuse_hooks};
+pub(super) use callers::{DockerUse, left_by_hooks, refuse_hooks};
 use folder::{Entry, Folder, Undo};
 pub(super) use folder::{duplicate, replace_by_link};
 pub(super) use lost::lost;
 use manifest::{Config, Manifest};
 pub(super) use manifest::{missing, remove_created};
 pub(super) use places::{Place, remaining, vanishing};
-pub(crate) use take_back::uninstall;
-pub(super) use take_back::{Removed, remove_from, remove_state};
+pub(crate) use removal::uninstall;
+pub(super) use removal::{RemovalReport, remove_from, remove_state};
 
 /// The executable's own name in the folder, which the plugins' files name.
 const EXECUTABLE: &str = "netwright";
@@ -62,7 +62,7 @@ const CONFIG_FILE: &str = "99-netwright.conflist";
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Installed {
+struct InstallReport {
     dir: PathBuf,
     /// Further folders, needed where the runtimes have no folder in common.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -79,7 +79,7 @@ struct Installed {
     notes: Vec<String>,
 }
 
-impl Report for Installed {
+impl Report for InstallReport {
     fn text(&self) -> String {
         let mut text = format!(
             "installed netwright {}{} in {} with {} plugins: {}\n",
@@ -131,7 +131,7 @@ pub(crate) fn install(
     let (used_by, warnings) = runtimes.tell(&dirs, &|dir| goods.present(dir));
     let done = put(&dirs, &goods, args, &session)?;
     let unrecorded = record(&done, &goods, &session.roots);
-    let mut report = Installed {
+    let mut report = InstallReport {
         dir: PathBuf::new(),
         also_in: dirs,
         used_by,
@@ -242,7 +242,7 @@ pub(super) fn renew_tables(session: &Session) -> Option<String> {
 
 /// An installation in one folder, which can be taken back as long as this value is there.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct Installation {
     folder: Folder,
     undo: Undo,
     created: Vec<PathBuf>,
@@ -252,9 +252,9 @@ pub(super) struct Done {
     notes: Vec<String>,
 }
 
-impl Done {
+impl Installation {
     /// Restores what was there before.
-    pub(super) fn take_back(self) -> Result<(), Failure> {
+    pub(super) fn revert(self) -> Result<(), Failure> {
         let undone = self.undo.run(&self.folder);
         drop(self.folder);
         manifest::remove_created(&self.created);
@@ -268,12 +268,12 @@ pub(super) fn put(
     goods: &Goods,
     args: &Install,
     session: &Session,
-) -> Result<Vec<Done>, Failure> {
-    let mut all: Vec<Done> = Vec::new();
+) -> Result<Vec<Installation>, Failure> {
+    let mut all: Vec<Installation> = Vec::new();
     for dir in dirs {
-        let created = Planned::to_create(dir, args, session);
+        let created = InstallPlan::to_create(dir, args, session);
         let done = Folder::open(dir).and_then(|folder| {
-            let planned = Planned::of(dir, created.clone(), goods, args, session)?;
+            let planned = InstallPlan::of(dir, created.clone(), goods, args, session)?;
             planned.apply(folder, goods)
         });
         match done {
@@ -281,7 +281,7 @@ pub(super) fn put(
             Err(mut failure) => {
                 manifest::remove_created(&created);
                 for done in all.into_iter().rev() {
-                    if let Err(error) = done.take_back() {
+                    if let Err(error) = done.revert() {
                         failure = failure.because(format_args!(
                             "putting things back failed too: {}",
                             error.message()
@@ -297,11 +297,11 @@ pub(super) fn put(
 
 /// Records installations in our state. Returns what could not be recorded: an installation works
 /// without a record, as in a container that sees the host's plugins and not its state.
-pub(super) fn record(all: &[Done], goods: &Goods, roots: &Roots) -> Vec<String> {
+pub(super) fn record(all: &[Installation], goods: &Goods, roots: &Roots) -> Vec<String> {
     let executables = [Some(EXECUTABLE), goods.daemon.as_ref().map(|_| DAEMON)];
     let executables: Vec<String> = executables.into_iter().flatten().map(str::to_owned).collect();
-    let unrecorded = |done: &Done| {
-        let recorded = Recorded {
+    let unrecorded = |done: &Installation| {
+        let recorded = InstallRecord {
             dir: done.folder.dir().to_owned(),
             executables: executables.clone(),
             linked: done.linked,
@@ -324,7 +324,7 @@ fn forget(roots: &Roots, folder: &Folder) -> Result<(), Failure> {
 
 /// What an installation changes in one folder. All checks that may refuse it have passed.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct InstallPlan {
     dir: PathBuf,
     old: Option<Manifest>,
     manifest: Manifest,
@@ -340,7 +340,7 @@ pub(super) struct Planned {
     notes: Vec<String>,
 }
 
-impl Planned {
+impl InstallPlan {
     /// Lists the folders that must be created.
     pub(super) fn to_create(dir: &Path, args: &Install, session: &Session) -> Vec<PathBuf> {
         let mut created = manifest::missing(dir);
@@ -421,7 +421,7 @@ impl Planned {
         }
         let is_link = |target: PathBuf| target == goods.own;
         let linked = args.linked || std::fs::read_link(dir.join(EXECUTABLE)).is_ok_and(is_link);
-        Ok(Planned {
+        Ok(InstallPlan {
             dir: dir.to_owned(),
             old,
             manifest,
@@ -455,7 +455,7 @@ impl Planned {
         &self.notes
     }
 
-    fn apply(self, folder: Folder, goods: &Goods) -> Result<Done, Failure> {
+    fn apply(self, folder: Folder, goods: &Goods) -> Result<Installation, Failure> {
         let mut undo = folder.undo(self.old.as_ref());
         let outcome = (|| {
             self.manifest.write(folder.dir())?;
@@ -495,8 +495,8 @@ impl Planned {
                     .because(format_args!("putting things back failed too: {}", error.message())),
             });
         }
-        let Planned { created, foreign: replaced, linked, config, notes, .. } = self;
-        Ok(Done { folder, undo, created, replaced, linked, config, notes })
+        let InstallPlan { created, foreign: replaced, linked, config, notes, .. } = self;
+        Ok(Installation { folder, undo, created, replaced, linked, config, notes })
     }
 }
 

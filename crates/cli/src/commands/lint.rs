@@ -54,13 +54,13 @@ struct Finding {
 }
 
 /// A configuration that is being checked: its text, its origin, and the findings so far.
-struct Examined<'a> {
+struct Examination<'a> {
     file: &'a Path,
     text: &'a str,
     findings: &'a mut Vec<Finding>,
 }
 
-impl Examined<'_> {
+impl Examination<'_> {
     fn find(&mut self, severity: Severity, place: Place, message: String, hint: Option<String>) {
         self.findings.push(Finding {
             severity,
@@ -157,7 +157,7 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
         }
         let text = read(&considered.path);
         let mut examined =
-            Examined { file: &considered.path, text: &text, findings: &mut report.findings };
+            Examination { file: &considered.path, text: &text, findings: &mut report.findings };
         match &considered.outcome {
             FileOutcome::Refused(refusal) => refused(refusal, &mut examined),
             FileOutcome::Network(list) => {
@@ -178,7 +178,7 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
             ),
             FileOutcome::DroppedIn { .. } => {
                 // The list around it does not matter to it.
-                let around = keys::Around {
+                let around = keys::Context {
                     session: world.session,
                     network: "network",
                     cni_version: Version::CURRENT.as_str(),
@@ -194,7 +194,7 @@ fn lint_folder(dir: &Path, world: &Surroundings<'_>, report: &mut Findings) -> R
 fn lint_file(path: &Path, world: &Surroundings<'_>, report: &mut Findings) {
     report.files.push(path.to_owned());
     let text = read(path);
-    let mut examined = Examined { file: path, text: &text, findings: &mut report.findings };
+    let mut examined = Examination { file: path, text: &text, findings: &mut report.findings };
     match load_file(path) {
         Ok(list) => lint_list(&list, world, &mut examined),
         Err(refusal) => refused(&refusal, &mut examined),
@@ -206,16 +206,16 @@ fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn refused(refusal: &Refusal, examined: &mut Examined<'_>) {
+fn refused(refusal: &Refusal, examined: &mut Examination<'_>) {
     // A broken file in a drop-in folder is reported on the network that needs it.
     let text = if refusal.path == examined.file { String::new() } else { read(&refusal.path) };
     let text = if text.is_empty() { examined.text } else { &text };
-    let mut examined = Examined { file: &refusal.path, text, findings: &mut *examined.findings };
+    let mut examined = Examination { file: &refusal.path, text, findings: &mut *examined.findings };
     let place = Place { line: refusal.line, column: refusal.column };
     examined.find(Severity::Error, place, refusal.reason.clone(), None);
 }
 
-fn lint_list(list: &NetworkList, world: &Surroundings<'_>, examined: &mut Examined<'_>) {
+fn lint_list(list: &NetworkList, world: &Surroundings<'_>, examined: &mut Examination<'_>) {
     let top = keys::Top::of(examined.text);
     let at =
         |key: &str| top.value(key).map(|raw| Place::of(examined.text, raw)).unwrap_or_default();

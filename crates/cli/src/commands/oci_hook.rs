@@ -46,14 +46,14 @@ struct State {
 }
 
 #[derive(Debug, Serialize)]
-struct Served {
+struct HookReport {
     #[serde(rename = "containerID")]
     container_id: String,
     attached: Vec<String>,
     detached: Vec<String>,
 }
 
-impl Report for Served {
+impl Report for HookReport {
     fn text(&self) -> String {
         // Runtimes mix a hook's output into their own: silence is success.
         String::new()
@@ -81,7 +81,7 @@ pub(crate) fn main(args: &OciHook, common: &Common, world: &World, shell: &mut S
         None => Stage::CreateRuntime,
     };
     let mut served =
-        Served { container_id: id.to_string(), attached: Vec::new(), detached: Vec::new() };
+        HookReport { container_id: id.to_string(), attached: Vec::new(), detached: Vec::new() };
     let mut attached = None;
     match stage {
         Stage::CreateRuntime | Stage::Prestart => {

@@ -16,7 +16,7 @@ use crate::args::Probe;
 use crate::failure::{EXIT_PERMANENT, Failure};
 use crate::shell::{Format, Report, Shell};
 use crate::table::Table;
-use outside::{Outside, outside};
+use outside::{OutsideReport, outside};
 
 /// How long a gateway on the next hop has to answer, and how often it is asked.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ struct Findings {
     interfaces: Vec<Interface>,
     routes: Vec<String>,
     gateways: Vec<Gateway>,
-    outside: Outside,
+    outside: OutsideReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -226,7 +226,7 @@ mod tests {
                 round_trip_us: answered.then_some(1234),
                 error: None,
             }],
-            outside: Outside {
+            outside: OutsideReport {
                 target: "example.com:80".to_owned(),
                 reached,
                 refused: false,

@@ -22,7 +22,7 @@ use crate::world::World;
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Repaired {
+struct RepairReport {
     dry_run: bool,
     attachments: Vec<Item>,
     /// How many were unchanged.
@@ -49,7 +49,7 @@ struct Item {
     container_id: String,
     ifname: String,
     put_back: Vec<Line>,
-    left: Vec<Left>,
+    left: Vec<Leftover>,
     /// Other plugins attached it, before ours took their place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     by_others: bool,
@@ -62,12 +62,12 @@ struct Line {
 }
 
 #[derive(Debug, Serialize)]
-struct Left {
+struct Leftover {
     plugin: String,
     error: cni::Error,
 }
 
-impl Report for Repaired {
+impl Report for RepairReport {
     fn text(&self) -> String {
         let mut text = String::new();
         for item in &self.attachments {
@@ -141,7 +141,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
         return Err(Failure::new(cni::code::UNKNOWN_CONTAINER, text)
             .hint("`netwright list` shows what is attached"));
     }
-    let mut report = Repaired { dry_run: args.dry_run, ..Repaired::default() };
+    let mut report = RepairReport { dry_run: args.dry_run, ..RepairReport::default() };
     for (number, one) in known.iter().enumerate() {
         if let Some(apart) = one.apart(&session.roots) {
             *report.apart.entry(apart.as_str()).or_default() += 1;
@@ -163,7 +163,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::from(report.exit))
 }
 
-impl Repaired {
+impl RepairReport {
     fn listen_to_routers(&mut self, index: &Index, shell: &Shell) {
         let found = match self.dry_run {
             true => shared_object::links_that_ignore_routers(index),
@@ -198,9 +198,9 @@ impl Repaired {
                     repairs.put_back.into_iter().map(|(plugin, what)| Line { plugin, what });
                 (lines.collect(), repairs.left.iter().map(left).collect())
             }
-            Err(error) => (Vec::new(), vec![Left { plugin: String::new(), error }]),
+            Err(error) => (Vec::new(), vec![Leftover { plugin: String::new(), error }]),
         };
-        let (put_back, left): (Vec<Line>, Vec<Left>) = (put_back, left);
+        let (put_back, left): (Vec<Line>, Vec<Leftover>) = (put_back, left);
         if put_back.is_empty() && left.is_empty() {
             self.sound += 1;
             return;
@@ -219,6 +219,6 @@ impl Repaired {
     }
 }
 
-fn left(failure: &PluginFailure) -> Left {
-    Left { plugin: failure.plugin_type.clone(), error: failure.error.to_cni() }
+fn left(failure: &PluginFailure) -> Leftover {
+    Leftover { plugin: failure.plugin_type.clone(), error: failure.error.to_cni() }
 }

@@ -53,7 +53,7 @@ use apply::Work;
 use plan::{Facts, Paths, Plan};
 use record::Record;
 pub(crate) use record::is_recorded;
-use undo::Living;
+use undo::LiveAttachments;
 
 /// The folder that is locked, so that two do not change it at the same time.
 const LOCKED: &str = "/etc/systemd/system";
@@ -64,7 +64,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(300);
 /// What was found, and what is or was done about it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'p, S> {
+struct SetupReport<'p, S> {
     /// What the command is: `setup` or `setup --undo`.
     #[serde(skip)]
     title: &'static str,
@@ -80,7 +80,7 @@ struct Told<'p, S> {
     left: Vec<String>,
 }
 
-impl<S: Serialize + std::fmt::Display> Report for Told<'_, S> {
+impl<S: Serialize + std::fmt::Display> Report for SetupReport<'_, S> {
     fn text(&self) -> String {
         let mut text = String::new();
         if !self.is_done {
@@ -156,7 +156,7 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
         Ok((facts, plan))
     };
     let (facts, plan) = look()?;
-    let told = |is_done: bool, packets: Vec<String>| Told {
+    let told = |is_done: bool, packets: Vec<String>| SetupReport {
         title: "netwright setup",
         is_done,
         found: &facts.found,
@@ -192,7 +192,7 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
 
 fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
-    let look = || -> Result<(Record, undo::Return, Vec<String>, Vec<String>), Failure> {
+    let look = || -> Result<(Record, undo::UndoPlan, Vec<String>, Vec<String>), Failure> {
         let Some(record) = Record::read(&session.roots)? else {
             return Err(Failure::new(
                 code::INVALID_CONFIG,
@@ -201,7 +201,7 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
             .hint("`netwright uninstall` removes what `netwright install` installed"));
         };
         // Docker, and OCI runtimes, go on calling what is stopped and removed.
-        let dockers = install::Dockers::find(&session.roots)?;
+        let dockers = install::DockerUse::find(&session.roots)?;
         let executables = record.executables();
         let mut left = Vec::new();
         if args.force {
@@ -214,7 +214,7 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         let mut paths = Paths::default();
         for path in record.files.iter().map(|written| &written.path) {
             for path in [path.clone(), record::kept(path)] {
-                let here = record::Here::at(&path)?;
+                let here = record::PathState::at(&path)?;
                 paths.here.insert(path, here);
             }
         }
@@ -228,8 +228,8 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         let living = attached.names();
         let stays = install::stays(&install::listed(&living), &session);
         let living = match args.force {
-            true => Living::Leave(&living, &stays),
-            false => Living::Keep(&living),
+            true => LiveAttachments::Leave(&living, &stays),
+            false => LiveAttachments::Keep(&living),
         };
         let plan = undo::plan(&record, &paths, &known[0], &known[1], living);
         let lost = match plan.rest {
@@ -241,7 +241,7 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
     };
     let (record, plan, callers, lost) = look()?;
     let before = || plan.notes.iter().chain(&lost).cloned().collect::<Vec<String>>();
-    let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| Told {
+    let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| SetupReport {
         title: "netwright setup --undo",
         is_done,
         found: &[],
@@ -287,7 +287,7 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
 }
 
 /// Shows what will be done, and asks.
-fn agrees<S: Serialize + std::fmt::Display>(told: &Told<'_, S>, shell: &mut Shell) -> bool {
+fn agrees<S: Serialize + std::fmt::Display>(told: &SetupReport<'_, S>, shell: &mut Shell) -> bool {
     shell.say(told.text().trim_end());
     let agrees = shell.ask("Do it? [y/N] ");
     if !agrees {

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use agent::installed::{self, DPKG, Disturbed, Installed};
+use agent::installed::{self, DPKG, Disturbance, InstallRecord};
 use cni::code;
 use cni::text::one_line;
 use kernel::remedy;
@@ -28,7 +28,7 @@ struct Networks {
     broken: Vec<String>,
     /// Folders in which another program removed or replaced what `install` put there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    disturbed: Vec<Disturbed>,
+    disturbed: Vec<Disturbance>,
 }
 
 #[derive(Debug, Serialize)]
@@ -133,7 +133,7 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
     for damaged in &installed.damaged {
         shell.warn(damaged);
     }
-    let disturbed = installed.found.iter().filter_map(Installed::disturbed);
+    let disturbed = installed.found.iter().filter_map(InstallRecord::disturbed);
     let disturbed = disturbed.map(|one| one.with_packages(DPKG.as_ref())).collect();
     let report = Networks { networks: states, broken, disturbed };
     shell.print(&report);

@@ -35,7 +35,7 @@ pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
 
 /// Attachments to show, and which of them consist of several networks.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct AttachmentList {
     /// All attachments; where one consists of several networks, also each of these with its result.
     pub(crate) known: Vec<Known>,
     /// The attachments whose networks are listed too.
@@ -48,7 +48,7 @@ pub(crate) struct Shown {
 /// Adds what `multi` and `netwright-multi` recorded of their networks to what is known. This is for
 /// people to read: to detach or repair, a command calls the plugin, which acts on all of its
 /// networks.
-pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
+pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> AttachmentList {
     let mut parts = BTreeMap::new();
     let mut wholes = BTreeSet::new();
     for whole in &known {
@@ -71,7 +71,7 @@ pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> Shown {
     }
     known.extend(parts.into_values().map(|(cached, whole)| Known::part(&whole, cached)));
     cni::order::sort_by(&mut known, |one, other| one.key.cmp(&other.key));
-    Shown { known, wholes, parts: keys }
+    AttachmentList { known, wholes, parts: keys }
 }
 
 /// Returns runtimes whose caches are those of the plugins that attach to several networks: there are
@@ -140,7 +140,7 @@ pub(crate) struct Row {
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) docker: Option<dockers::Shown>,
+    pub(crate) docker: Option<dockers::EndpointIds>,
     pub(crate) ifname: String,
     pub(crate) netns: String,
     pub(crate) state: Presence,
@@ -168,7 +168,7 @@ impl Row {
 
     /// Returns the container's name in a list.
     pub(crate) fn container(&self) -> String {
-        self.docker.as_ref().map_or_else(|| self.container_id.clone(), dockers::Shown::name)
+        self.docker.as_ref().map_or_else(|| self.container_id.clone(), dockers::EndpointIds::name)
     }
 }
 

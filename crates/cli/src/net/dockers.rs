@@ -31,7 +31,7 @@ pub(crate) struct Endpoint {
 /// An endpoint by the IDs that Docker shows: `docker network inspect NETWORK` says which container
 /// has it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct EndpointIds {
     endpoint: String,
     network: String,
 }
@@ -49,13 +49,13 @@ pub(crate) fn endpoint(known: &Known, roots: &Roots) -> Option<Endpoint> {
 
 impl Endpoint {
     /// Describes the endpoint of an attachment.
-    pub(crate) fn shown(&self, known: &Known) -> Shown {
+    pub(crate) fn shown(&self, known: &Known) -> EndpointIds {
         let network = short(&self.network).to_owned();
-        Shown { endpoint: short(known.key.container_id.as_str()).to_owned(), network }
+        EndpointIds { endpoint: short(known.key.container_id.as_str()).to_owned(), network }
     }
 }
 
-impl Shown {
+impl EndpointIds {
     /// Returns what a list shows where other containers have their ID.
     pub(crate) fn name(&self) -> String {
         one_line(format_args!("{PREFIX}{}", self.endpoint))

@@ -38,7 +38,7 @@ pub(crate) struct OwnPlugins {
 }
 
 /// Why there is no folder.
-struct Refused {
+struct FolderRefusal {
     /// The file system is full: no bytes or no inodes are left.
     is_full: bool,
     failure: Failure,
@@ -55,11 +55,11 @@ impl OwnPlugins {
         })
     }
 
-    fn create_in(parent: &Path) -> Result<Self, Refused> {
+    fn create_in(parent: &Path) -> Result<Self, FolderRefusal> {
         let cannot = |error: std::io::Error, what: &Path| {
             let what = format!("make {what:?}, where plugins find our own");
             let failure = Failure::new(code::IO_FAILURE, what).because(&error).hint(HINT);
-            Refused { is_full: is_full(&error), failure }
+            FolderRefusal { is_full: is_full(&error), failure }
         };
         let own = Self::locked_in(parent)?;
         let target = target();
@@ -75,12 +75,12 @@ impl OwnPlugins {
 
     /// Creates an empty folder. It gets its name once it is locked. A folder of that name without a
     /// lock belongs to a process that has ended, even if another process has its ID now.
-    fn locked_in(parent: &Path) -> Result<Self, Refused> {
+    fn locked_in(parent: &Path) -> Result<Self, FolderRefusal> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let failed = |error: &state::FileError| {
             let source = error.source().and_then(|source| source.downcast_ref());
             let failure = Failure::of(code::IO_FAILURE, error).hint(HINT);
-            Refused { is_full: source.is_some_and(is_full), failure }
+            FolderRefusal { is_full: source.is_some_and(is_full), failure }
         };
         let mut tries = 0;
         loop {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answer, Answers, Asked, Question};
+use diagnose::{Answer, Answers, Probe, Question};
 use kernel::echo::{self, Echo};
 use kernel::netns::{Netns, within};
 use kernel::route::RouteSocket;
@@ -94,15 +94,15 @@ fn at_once(questions: &[&Question]) -> Vec<(Question, Answer)> {
     })
 }
 
-fn send(asked: &Asked) -> Answer {
+fn send(asked: &Probe) -> Answer {
     match asked {
-        Asked::Echo { to } => echo_to(*to),
-        Asked::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
-        Asked::Connect { to } => connect(*to),
-        Asked::Size { to, up_to } => size(*to, *up_to),
-        Asked::Name { server } => names::ask(*server, TIMEOUT),
-        Asked::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
-        Asked::WhoHas { address, link } => who_has::ask(*address, link),
+        Probe::Echo { to } => echo_to(*to),
+        Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
+        Probe::Connect { to } => connect(*to),
+        Probe::Size { to, up_to } => size(*to, *up_to),
+        Probe::Name { server } => names::ask(*server, TIMEOUT),
+        Probe::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
+        Probe::WhoHas { address, link } => who_has::ask(*address, link),
         _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_container_that_is_unknown_is_not_asked() {
         let to = "127.0.0.1".parse().unwrap();
-        let question = Question { from: Some("c1".to_owned()), asked: Asked::Echo { to } };
+        let question = Question { from: Some("c1".to_owned()), asked: Probe::Echo { to } };
         let answers = ask(&Scene::default(), std::slice::from_ref(&question));
         assert!(matches!(answers.to(&question), Some(Answer::NotAsked { .. })));
     }

@@ -36,26 +36,30 @@ pub(crate) struct ResolvConf {
 /// A name's addresses, and the server that gave them; none for an address and for a name in the
 /// hosts file.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Resolution {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) server: Option<IpAddr>,
 }
 
 /// Resolves a name with the files of this process, from the calling thread's namespace.
-pub(crate) fn resolve(host: &str) -> Result<Found, String> {
+pub(crate) fn resolve(host: &str) -> Result<Resolution, String> {
     let hosts = read(Path::new("/etc/hosts"));
     resolve_with(host, &hosts, &ResolvConf::parse(&read(Path::new("/etc/resolv.conf"))))
 }
 
 /// Resolves a name with the text of a hosts file and these servers, from the calling thread's
 /// namespace.
-pub(crate) fn resolve_with(host: &str, hosts: &str, conf: &ResolvConf) -> Result<Found, String> {
+pub(crate) fn resolve_with(
+    host: &str,
+    hosts: &str,
+    conf: &ResolvConf,
+) -> Result<Resolution, String> {
     if let Ok(address) = host.parse() {
-        return Ok(Found { addresses: vec![address], server: None });
+        return Ok(Resolution { addresses: vec![address], server: None });
     }
     let addresses: Vec<IpAddr> = addresses_in(hosts, host).collect();
     if !addresses.is_empty() {
-        return Ok(Found { addresses, server: None });
+        return Ok(Resolution { addresses, server: None });
     }
     let Some(first) = conf.servers.first() else {
         return Err(format!("resolve {host}: resolv.conf names no server"));
@@ -69,12 +73,12 @@ pub(crate) fn resolve_with(host: &str, hosts: &str, conf: &ResolvConf) -> Result
 }
 
 /// Asks the servers in turn until one knows. `None`: the name has no address.
-fn ask(name: &str, conf: &ResolvConf) -> Result<Option<Found>, String> {
+fn ask(name: &str, conf: &ResolvConf) -> Result<Option<Resolution>, String> {
     let mut first_error = None;
     for server in conf.servers.iter().copied().take(SERVERS) {
         match ask_one(server, name, conf.by_tcp) {
             Ok(addresses) if addresses.is_empty() => return Ok(None),
-            Ok(addresses) => return Ok(Some(Found { addresses, server: Some(server) })),
+            Ok(addresses) => return Ok(Some(Resolution { addresses, server: Some(server) })),
             Err(error) => {
                 first_error.get_or_insert(format!("name server {server}: {error}"));
             }

@@ -27,21 +27,21 @@ pub(crate) struct RuntimeNames {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct Dockers {
+struct DockerContainer {
     name: String,
-    state: DockersState,
+    state: DockerState,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct DockersState {
+struct DockerState {
     running: bool,
     pid: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Podmans {
+struct PodmanContainer {
     id: String,
     names: Vec<String>,
 }
@@ -85,7 +85,7 @@ impl RuntimeNames {
 fn dockers(folder: &Path) -> Vec<(String, u32)> {
     let folders = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
     let read = |path: PathBuf| {
-        let found: Dockers = parse(&path.join("config.v2.json"))?;
+        let found: DockerContainer = parse(&path.join("config.v2.json"))?;
         let is_running = found.state.running && found.state.pid != 0;
         let name = found.name.trim_start_matches('/').to_owned();
         (is_running && !name.is_empty()).then_some((name, found.state.pid))
@@ -94,8 +94,8 @@ fn dockers(folder: &Path) -> Vec<(String, u32)> {
 }
 
 fn podmans(list: &Path, running: &Path) -> Vec<(String, u32)> {
-    let all: Vec<Podmans> = parse(list).unwrap_or_default();
-    let read = |found: Podmans| {
+    let all: Vec<PodmanContainer> = parse(list).unwrap_or_default();
+    let read = |found: PodmanContainer| {
         // An ID has no folders in it.
         let id = Path::new(&found.id).file_name()?;
         let pid = state::read_optional(&running.join(id).join("userdata/pidfile")).ok()??;

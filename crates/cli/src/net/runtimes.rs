@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::programs;
 use crate::world::World;
-use files::{Machine, Said};
+use files::{Machine, SearchPaths};
 
 /// Where most runtimes look.
 pub(crate) const USUAL: &str = "/opt/cni/bin";
@@ -134,7 +134,7 @@ impl Runtimes {
         &mut self,
         name: &'static str,
         program: Option<PathBuf>,
-        said: Result<Said, String>,
+        said: Result<SearchPaths, String>,
         by_default: Vec<PathBuf>,
     ) {
         match said {
@@ -237,11 +237,11 @@ impl Runtimes {
     pub(crate) fn too_old_for(&self, list: &NetworkList, file: &Path) -> Vec<String> {
         #[derive(Default, serde::Deserialize)]
         #[serde(default)]
-        struct Raw {
+        struct RawConfig {
             #[serde(rename = "cniVersion")]
             cni_version: String,
         }
-        let raw: Raw = serde_json::from_slice(&list.source).unwrap_or_default();
+        let raw: RawConfig = serde_json::from_slice(&list.source).unwrap_or_default();
         // A version that every runtime reads needs no program to be run.
         let wanted = Version::parse(&raw.cni_version).filter(|wanted| Version::V0_4_0 < *wanted);
         let Some(wanted) = wanted else { return Vec::new() };

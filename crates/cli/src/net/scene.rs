@@ -42,8 +42,8 @@ use super::session::Session;
 use crate::VERSION;
 use crate::world::World;
 use containers::Subject;
-use legacy::Legacy;
-use namespace::{Read, told};
+use legacy::LegacyReader;
+use namespace::{ObservedNamespace, with_causes};
 use processes::{Halt, Processes};
 use switches::Switch;
 
@@ -62,7 +62,7 @@ pub(crate) fn read(
     progress: &mut dyn FnMut(&str),
 ) -> Scene {
     let mut picture = Picture::begin();
-    let legacy = Legacy::default();
+    let legacy = LegacyReader::default();
     progress("reading the node's network namespace");
     let own = namespace::node(&legacy);
     let mut inodes = vec![(None, own.inodes)];
@@ -129,10 +129,10 @@ pub(crate) fn hosts_of(netns: &Netns) -> String {
 }
 
 /// A namespace's number and what was read of it, or why it was not.
-type Reading = Result<(u64, Read), String>;
+type Reading = Result<(u64, ObservedNamespace), String>;
 
 /// A container with its namespace's number; `None` is the node.
-type Of = Option<(String, u64)>;
+type ContainerPlace = Option<(String, u64)>;
 
 /// A scene that is being read.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl Picture {
         &mut self,
         subjects: &mut [Subject],
         session: &Session,
-        legacy: &Legacy,
+        legacy: &LegacyReader,
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Option<Reading>> {
         let paths: Vec<Option<String>> = subjects
@@ -301,7 +301,7 @@ impl Picture {
     }
 
     /// Adds the node's programs, and to each socket the process that has it.
-    fn programs(&mut self, processes: &Processes, inodes: &[(Of, Vec<u32>)]) {
+    fn programs(&mut self, processes: &Processes, inodes: &[(ContainerPlace, Vec<u32>)]) {
         let Ok(own) = Netns::current_id() else {
             self.hole(Part::Processes, None, "/proc is not mounted");
             return;
@@ -367,7 +367,7 @@ fn has_rights(status: &str) -> bool {
 fn read_next(
     paths: &[Option<String>],
     next: &AtomicUsize,
-    legacy: &Legacy,
+    legacy: &LegacyReader,
 ) -> Vec<(usize, Reading)> {
     let mut done = Vec::new();
     loop {
@@ -386,15 +386,15 @@ fn read_next(
     }
 }
 
-fn enter(netns: &Netns, legacy: &Legacy) -> Reading {
+fn enter(netns: &Netns, legacy: &LegacyReader) -> Reading {
     let read = namespace::container(netns, legacy).map_err(|error| told_of(&error))?;
     Ok((netns.id().ino, read))
 }
 
 fn told_of(error: &NetnsError) -> String {
     match error.leads_nowhere() {
-        true => format!("its path leads nowhere: {}", told(error)),
-        false => told(error),
+        true => format!("its path leads nowhere: {}", with_causes(error)),
+        false => with_causes(error),
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use testkit::{Lab, Place};
 
-use crate::support::{EXECUTABLE, Said, said};
+use crate::support::{CommandOutput, EXECUTABLE, said};
 
 /// A laboratory with cnitool, the plugins and a network.
 fn lab(name: &str) -> Lab {
@@ -34,7 +34,7 @@ fn command(lab: &Lab, args: &[&str]) -> Command {
     command
 }
 
-fn cnitool(lab: &Lab, args: &[&str]) -> Said {
+fn cnitool(lab: &Lab, args: &[&str]) -> CommandOutput {
     said(command(lab, args))
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use testkit::{Lab, Place};
 
-use crate::support::{EXECUTABLE, Said, said};
+use crate::support::{CommandOutput, EXECUTABLE, said};
 
 /// A laboratory with cnitool and the plugins.
 fn lab(name: &str) -> Lab {
@@ -34,7 +34,7 @@ fn bridge(subnet: &str) -> Value {
             "ipam": { "type": "host-local", "subnet": subnet } })
 }
 
-fn cnitool(lab: &Lab, variables: &[(&str, &str)], args: &[&str]) -> Said {
+fn cnitool(lab: &Lab, variables: &[(&str, &str)], args: &[&str]) -> CommandOutput {
     let mut command: Command = lab.command(lab.dir().join("cnitool").to_str().unwrap());
     command
         .args(args)

@@ -6,12 +6,18 @@ use std::os::unix::process::CommandExt;
 
 use expect_test::expect;
 
-use crate::support::{EXECUTABLE, Said, Scratch, said, said_with};
+use crate::support::{CommandOutput, EXECUTABLE, Scratch, said, said_with};
 
 const VERBS: &[(&str, &str)] = &[("CNI_COMMAND", "VERSION")];
 
 #[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
-fn call_as(program: &str, name: &str, args: &[&str], vars: &[(&str, &str)], input: &[u8]) -> Said {
+fn call_as(
+    program: &str,
+    name: &str,
+    args: &[&str],
+    vars: &[(&str, &str)],
+    input: &[u8],
+) -> CommandOutput {
     let mut command = std::process::Command::new(program);
     command.arg0(name).args(args).env_clear().envs(vars.iter().copied());
     said_with(command, input)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use expect_test::expect;
 use testkit::{Lab, Place, share};
 
-use crate::support::{EXECUTABLE, Said, Scratch, listing, said};
+use crate::support::{CommandOutput, EXECUTABLE, Scratch, listing, said};
 
 /// Everything in a folder, with content and mode, to show that nothing was changed.
 fn whole(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
@@ -34,28 +34,28 @@ fn whole(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     found
 }
 
-fn install(scratch: &Scratch, more: &[&str]) -> Said {
+fn install(scratch: &Scratch, more: &[&str]) -> CommandOutput {
     let dir = scratch.path("opt/bin");
     let mut args = vec!["install", "--bin-dir", dir.to_str().unwrap()];
     args.extend(more);
-    install_from(&Alone::new(), scratch, &args)
+    install_from(&LoneExecutable::new(), scratch, &args)
 }
 
 /// The executable, in a folder of its own: in the build folder there are other executables beside
 /// it, perhaps the daemon.
-struct Alone(tempfile::TempDir);
+struct LoneExecutable(tempfile::TempDir);
 
-impl Alone {
+impl LoneExecutable {
     fn new() -> Self {
         let built = Path::new(EXECUTABLE);
         let dir = tempfile::tempdir_in(built.parent().unwrap()).unwrap();
         std::fs::hard_link(built, dir.path().join("netwright")).unwrap();
-        Alone(dir)
+        LoneExecutable(dir)
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
-fn install_from(alone: &Alone, scratch: &Scratch, args: &[&str]) -> Said {
+fn install_from(alone: &LoneExecutable, scratch: &Scratch, args: &[&str]) -> CommandOutput {
     let mut command = Command::new(alone.0.path().join("netwright"));
     command.args(args).env_clear();
     for (key, value) in scratch.command(&[]).get_envs() {
@@ -65,7 +65,7 @@ fn install_from(alone: &Alone, scratch: &Scratch, args: &[&str]) -> Said {
 }
 
 /// Uninstalls inside a laboratory, because `uninstall` also cleans the packet filter.
-fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
+fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> CommandOutput {
     let dir = scratch.path("opt/bin");
     let mut command = lab.command(EXECUTABLE);
     command.args(["uninstall", "--bin-dir", dir.to_str().unwrap()]).args(more);
@@ -182,7 +182,7 @@ fn the_daemon_is_placed_when_it_is_there() {
     let lab = Lab::new("cli-install-daemon");
     let bin = scratch.path("opt/bin");
     let args = ["install", "--no-config", "--bin-dir", bin.to_str().unwrap()];
-    let alone = Alone::new();
+    let alone = LoneExecutable::new();
     scratch.write("opt/bin/netwrightd", "theirs");
     let said = install_from(&alone, &scratch, &args).succeeded();
     assert!(said.stderr.contains("the plugin dhcp has no daemon"), "{said:#?}");
@@ -935,7 +935,7 @@ fn an_older_version_does_not_replace_a_newer() {
 fn a_package_links_to_its_own_executable() {
     let scratch = Scratch::new();
     scratch.write("opt/bin/tuning", "theirs");
-    let alone = Alone::new();
+    let alone = LoneExecutable::new();
     let dir = scratch.path("opt/bin");
     let args = ["install", "--no-config", "--bin-dir", dir.to_str().unwrap()];
     let target = || std::fs::read_link(dir.join("netwright")).unwrap().canonicalize().unwrap();
@@ -1208,7 +1208,7 @@ fn tables_are_renewed_only_where_our_state_is() {
     };
     let tables = || lab.sh("nft list ruleset");
     let before = tables();
-    let told = |said: &Said| said.stderr.contains("have this version's rules now");
+    let told = |said: &CommandOutput| said.stderr.contains("have this version's rules now");
     assert!(!told(&install()));
     assert_eq!(tables(), before);
     lab.sh("mkdir /run/netwright");

@@ -36,8 +36,8 @@ struct Kubelet<'c> {
     volumes: BTreeMap<&'static str, PathBuf>,
 }
 
-/// A started container.
-struct Started {
+/// A container, and what its manifest wants.
+struct StartedContainer {
     name: String,
     id: String,
     wanted: Manifest,
@@ -77,14 +77,19 @@ impl<'c> Kubelet<'c> {
     }
 
     /// Starts a container of it.
-    fn start(&self, daemon: &Value, container: &Value, (id, pod): &(String, Pod)) -> Started {
+    fn start(
+        &self,
+        daemon: &Value,
+        container: &Value,
+        (id, pod): &(String, Pod),
+    ) -> StartedContainer {
         let spec = &daemon["spec"]["template"]["spec"];
         let wanted = Manifest::read(spec, container, NODE, &self.volumes);
         let environment = self.front.environment();
         let id = self.containerd.run_manifest(id, pod, &wanted, &environment);
         let added = container["securityContext"]["capabilities"]["add"].as_array();
         let capabilities = added.into_iter().flatten().filter_map(Value::as_str);
-        Started {
+        StartedContainer {
             name: container["name"].as_str().unwrap().to_owned(),
             id,
             wanted,
@@ -93,7 +98,7 @@ impl<'c> Kubelet<'c> {
     }
 
     /// Starts all containers of a pod, the initial ones one after the other.
-    fn run(&self, daemon: &Value) -> (String, Vec<Started>) {
+    fn run(&self, daemon: &Value) -> (String, Vec<StartedContainer>) {
         let sandbox = self.sandbox(daemon);
         let spec = &daemon["spec"]["template"]["spec"];
         for container in spec["initContainers"].as_array().into_iter().flatten() {
@@ -105,13 +110,13 @@ impl<'c> Kubelet<'c> {
         (sandbox.0, all)
     }
 
-    fn wait_for_end(&self, started: &Started) {
+    fn wait_for_end(&self, started: &StartedContainer) {
         wait_until(&started.name, || self.containerd.exit_code(&started.id).is_some());
         let output = self.containerd.output(&started.name);
         assert_eq!(self.containerd.exit_code(&started.id), Some(0), "{}: {output}", started.name);
     }
 
-    fn wait_for_ready(&self, started: &Started) {
+    fn wait_for_ready(&self, started: &StartedContainer) {
         let ready = || self.containerd.probe(&started.id, &started.wanted, "readinessProbe");
         wait_until(&format!("{} to be ready", started.name), || {
             self.assert_runs(started);
@@ -119,13 +124,13 @@ impl<'c> Kubelet<'c> {
         });
     }
 
-    fn assert_runs(&self, started: &Started) {
+    fn assert_runs(&self, started: &StartedContainer) {
         let code = self.containerd.exit_code(&started.id);
         assert_eq!(code, None, "{}: {}", started.name, self.containerd.output(&started.name));
     }
 
     /// A service's own status, requested in its container.
-    fn status(&self, started: &Started) -> Value {
+    fn status(&self, started: &StartedContainer) -> Value {
         let command = ["/opt/netwright/netwrightd", "agent", "status", "-o", "json", &started.name];
         // The command fails while the service is not ready, and prints the same.
         let said = self.containerd.exec(&started.id, &command).unwrap_or_else(|said| said);
@@ -167,7 +172,7 @@ const CAPABILITIES: [(&str, u32); 7] = [
 
 /// The kernel shows that a service's process has the rights of its manifest and no more: its
 /// capabilities, a filter of system calls, and no way to further rights.
-fn assert_confined(lab: &Lab, started: &Started) {
+fn assert_confined(lab: &Lab, started: &StartedContainer) {
     let service = &started.name;
     let pids = lab.sh(&format!("pgrep -f '^[^ ]*netwrightd {service}( |$)'"));
     let pid = pids.split_whitespace().next().unwrap();
@@ -216,9 +221,10 @@ fn every_container_does_its_work_as_it_is_confined() {
     import(&containerd, &all[0]);
 
     kubelet.configure(0, &toml);
-    let pods: Vec<(String, Vec<Started>)> = all.iter().map(|daemon| kubelet.run(daemon)).collect();
+    let pods: Vec<(String, Vec<StartedContainer>)> =
+        all.iter().map(|daemon| kubelet.run(daemon)).collect();
     assert!(!lab.sh("ls /etc/cni/net.d").contains("99-netwright"), "no network of its own");
-    let running: BTreeMap<&str, &Started> =
+    let running: BTreeMap<&str, &StartedContainer> =
         pods.iter().flat_map(|(_, all)| all).map(|one| (one.name.as_str(), one)).collect();
     let services = ["collect", "dhcp", "ipam", "multinet", "repair"];
     assert_eq!(running.keys().copied().collect::<Vec<_>>(), services);

@@ -169,11 +169,11 @@ impl Cluster {
 }
 
 /// Whether a script succeeds.
-trait Try {
+trait ScriptStatus {
     fn sh_status(&self, script: &str) -> bool;
 }
 
-impl<P: Place> Try for P {
+impl<P: Place> ScriptStatus for P {
     fn sh_status(&self, script: &str) -> bool {
         let mut command = self.command("/bin/sh");
         command

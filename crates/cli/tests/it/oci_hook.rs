@@ -4,9 +4,9 @@
 use serde_json::json;
 use testkit::{Lab, Place, Snapshot, traffic};
 
-use crate::support::{Said, assert_as_before, command_in, said_with};
+use crate::support::{CommandOutput, assert_as_before, command_in, said_with};
 
-fn hook(lab: &Lab, args: &[&str], state: &serde_json::Value) -> Said {
+fn hook(lab: &Lab, args: &[&str], state: &serde_json::Value) -> CommandOutput {
     let mut words = vec!["oci-hook"];
     words.extend(args);
     said_with(command_in(lab, &words), state.to_string().as_bytes())

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{Lab, Place};
 
-use crate::support::{EXECUTABLE, Said, call_in, said};
+use crate::support::{CommandOutput, EXECUTABLE, call_in, said};
 
 /// A foreign plugin that passes on what is before it, or makes nothing.
 const FOREIGN: &str = r#"#!/usr/bin/python3 -S
@@ -43,7 +43,7 @@ fn write(lab: &Lab, version: &str, plugins: &Value) {
     std::fs::write(lab.path("/etc/cni/net.d/n.conflist"), list.to_string()).unwrap();
 }
 
-fn status(lab: &Lab) -> Said {
+fn status(lab: &Lab) -> CommandOutput {
     call_in(lab, &["status", "n"])
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Lab, Place, Snapshot, traffic, without_linkdown};
 
-use crate::support::{Said, assert_as_before, call_in, command_in};
+use crate::support::{CommandOutput, assert_as_before, call_in, command_in};
 
-fn run(lab: &Lab, args: &[&str]) -> Said {
+fn run(lab: &Lab, args: &[&str]) -> CommandOutput {
     let mut words = vec!["run"];
     words.extend(args);
     call_in(lab, &words)

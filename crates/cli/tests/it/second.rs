@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{Container, Lab, Place};
 
-use crate::support::{Said, call_in, command_in, said_with};
+use crate::support::{CommandOutput, call_in, command_in, said_with};
 
 /// The plugins of a network, by the network's name.
 fn networks() -> Vec<(&'static str, Value)> {
@@ -55,7 +55,7 @@ fn look(lab: &Lab, container: &Container) -> String {
 }
 
 /// `netwright add`, with a port where the network publishes ports.
-fn add(lab: &Lab, network: &str, netns: &str) -> Said {
+fn add(lab: &Lab, network: &str, netns: &str) -> CommandOutput {
     let mut args = vec!["add", network, netns, "--container-id", "web"];
     if ["bridge", "fixed", "ptp"].contains(&network) {
         args.extend(["-p", "8080:80"]);
@@ -64,7 +64,7 @@ fn add(lab: &Lab, network: &str, netns: &str) -> Said {
 }
 
 /// The first plugin of a network, as a runtime starts it.
-fn exec(lab: &Lab, verb: &str, network: &str, netns: &str) -> Said {
+fn exec(lab: &Lab, verb: &str, network: &str, netns: &str) -> CommandOutput {
     let (_, plugins) = networks().into_iter().find(|(name, _)| *name == network).unwrap();
     let mut config = plugins[0].clone();
     config["cniVersion"] = json!("1.0.0");
@@ -76,7 +76,7 @@ fn exec(lab: &Lab, verb: &str, network: &str, netns: &str) -> Said {
 }
 
 #[track_caller]
-fn refused(said: Said, words: &str) {
+fn refused(said: CommandOutput, words: &str) {
     assert!(said.code != 0 && said.both().contains(words), "{words}: {said:#?}");
 }
 
@@ -278,7 +278,7 @@ fn an_undo_leaves_the_reservation_that_was_there_before() {
     assert_eq!(lab.sh("ls /var/lib/cni/networks/n | grep ^10"), "10.4.1.2\n");
 }
 
-fn add_without_ports(lab: &Lab, network: &str, netns: &str) -> Said {
+fn add_without_ports(lab: &Lab, network: &str, netns: &str) -> CommandOutput {
     call_in(lab, &["add", network, netns, "--container-id", "web"])
 }
 

@@ -6,7 +6,7 @@ mod faults;
 use serde_json::Value;
 use testkit::{Lab, Place as _, Snapshot, traffic};
 
-use crate::support::{Said, call_in};
+use crate::support::{CommandOutput, call_in};
 
 /// Where setup may leave something, besides the folders that every snapshot has.
 const FILES: [&str; 12] = [
@@ -43,11 +43,11 @@ fn assert_as_before(before: &Snapshot, lab: &Lab) {
     assert!(left.is_empty(), "the host is not as it was: {left:#?}");
 }
 
-fn setup(lab: &Lab, more: &[&str]) -> Said {
+fn setup(lab: &Lab, more: &[&str]) -> CommandOutput {
     call_in(lab, &[&["setup", "--bin-dir", "/opt/cni/bin"], more].concat())
 }
 
-fn undo(lab: &Lab) -> Said {
+fn undo(lab: &Lab) -> CommandOutput {
     call_in(lab, &["setup", "--undo", "--yes"])
 }
 

@@ -205,9 +205,9 @@ fn our_runtime_with_plugins_of_the_newest_version() {
     our_runtime("1.1.0", &[[Ours, Ours], [Go(Unstable), Ours], [Ours, Go(Unstable)]]);
 }
 
-struct OnPodman<'lab>(Podman<'lab>);
+struct PodmanRuntime<'lab>(Podman<'lab>);
 
-impl Runtime for OnPodman<'_> {
+impl Runtime for PodmanRuntime<'_> {
     fn use_plugins(&mut self, plugins: Plugins) {
         self.0.use_plugins(&plugins.directory());
     }
@@ -227,7 +227,7 @@ fn on_podman(version: &str, pairs: &[[Plugins; 2]]) {
     let lab = lab("skew-podman");
     let podman = Podman::new(&lab, "/opt/cni/bin");
     podman.write_network("skew", &list(version));
-    table(&lab, &mut OnPodman(podman), pairs, &Podman::LEAVES);
+    table(&lab, &mut PodmanRuntime(podman), pairs, &Podman::LEAVES);
 }
 
 #[test]
@@ -245,12 +245,12 @@ fn podman_with_every_pairing_in_its_own_version() {
     on_podman("0.4.0", &WITH_OURS);
 }
 
-struct OnContainerd<'lab> {
+struct ContainerdRuntime<'lab> {
     containerd: Containerd<'lab>,
     pod: Option<String>,
 }
 
-impl Runtime for OnContainerd<'_> {
+impl Runtime for ContainerdRuntime<'_> {
     fn use_plugins(&mut self, plugins: Plugins) {
         self.containerd.use_plugins(&plugins.directory());
     }
@@ -281,7 +281,7 @@ fn containerd_with_every_pairing_of_ours_and_others() {
     );
     let lab = lab("skew-containerd");
     let containerd = Containerd::new(&lab, "/opt/cni/bin", &list("1.0.0"));
-    let mut runtime = OnContainerd { containerd, pod: None };
+    let mut runtime = ContainerdRuntime { containerd, pod: None };
     // Each pod takes seconds: every run does what an upgrade and a downgrade do.
     let pairs = if feature::available("full") { &WITH_OURS[..] } else { &WITH_OURS[1..3] };
     table(&lab, &mut runtime, pairs, &Containerd::LEAVES);

@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
 
 /// The outcome of a call.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -63,13 +63,13 @@ impl Scratch {
         command
     }
 
-    pub(crate) fn call(&self, args: &[&str]) -> Said {
+    pub(crate) fn call(&self, args: &[&str]) -> CommandOutput {
         said(self.command(args))
     }
 
     /// A line that is pasted into a shell.
     #[expect(clippy::disallowed_methods, reason = "the line is what is tested")]
-    pub(crate) fn shell(&self, line: &str) -> Said {
+    pub(crate) fn shell(&self, line: &str) -> CommandOutput {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         said(command)
@@ -83,16 +83,16 @@ pub(crate) fn command_in(place: &impl Place, args: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn call_in(place: &impl Place, args: &[&str]) -> Said {
+pub(crate) fn call_in(place: &impl Place, args: &[&str]) -> CommandOutput {
     said(command_in(place, args))
 }
 
 /// Runs to the end, without input.
-pub(crate) fn said(command: Command) -> Said {
+pub(crate) fn said(command: Command) -> CommandOutput {
     said_with(command, b"")
 }
 
-pub(crate) fn said_with(mut command: Command, input: &[u8]) -> Said {
+pub(crate) fn said_with(mut command: Command, input: &[u8]) -> CommandOutput {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -104,15 +104,15 @@ pub(crate) fn said_with(mut command: Command, input: &[u8]) -> Said {
     of(&child.wait_with_output().unwrap())
 }
 
-fn of(output: &Output) -> Said {
-    Said {
+fn of(output: &Output) -> CommandOutput {
+    CommandOutput {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout.clone()).unwrap(),
         stderr: String::from_utf8(output.stderr.clone()).unwrap(),
     }
 }
 
-impl Said {
+impl CommandOutput {
     #[track_caller]
     pub(crate) fn succeeded(self) -> Self {
         assert_eq!(self.code, 0, "{self:#?}");

@@ -41,7 +41,7 @@ pub(crate) struct Run<'lab> {
 
 /// A running `netwright run`, seen from within.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunView {
     /// The namespace. Drop it before the run must end: an open namespace stays.
     pub(crate) netns: Visit,
     /// The address of eth0.
@@ -68,7 +68,7 @@ impl<'lab> Run<'lab> {
     }
 
     /// Waits until the command runs.
-    pub(crate) fn ready(&mut self) -> Running {
+    pub(crate) fn ready(&mut self) -> RunView {
         let mut line = String::new();
         let stdout = self.child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -76,7 +76,7 @@ impl<'lab> Run<'lab> {
             line.trim().parse().unwrap_or_else(|_| panic!("the command did not start: {line:?}"));
         let netns = self.lab.visit(format!("/proc/{pid}/ns/net"));
         let address = |family| address_of(&netns, "eth0", family);
-        Running { v4: address("inet"), v6: address("inet6"), netns, command: pid }
+        RunView { v4: address("inet"), v6: address("inet6"), netns, command: pid }
     }
 
     /// The process ID of `netwright run` itself.

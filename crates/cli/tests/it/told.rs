@@ -6,7 +6,9 @@ use std::path::Path;
 use expect_test::{expect, expect_file};
 use testkit::{Lab, Place, Snapshot};
 
-use crate::support::{EXECUTABLE, Said, Scratch, assert_as_before, call_in, command_in, said};
+use crate::support::{
+    CommandOutput, EXECUTABLE, Scratch, assert_as_before, call_in, command_in, said,
+};
 
 /// A user without rights; `nobody` on most systems.
 const NOBODY: &str = "65534";
@@ -21,7 +23,7 @@ fn network(lab: &Lab, name: &str, plugins: &str) {
 const BRIDGE: &str = r#"{"type": "bridge", "bridge": "br0",
     "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}}"#;
 
-fn as_nobody(lab: &Lab, args: &[&str]) -> Said {
+fn as_nobody(lab: &Lab, args: &[&str]) -> CommandOutput {
     let mut command = lab.command("setpriv");
     command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", EXECUTABLE]);
     command.args(args).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");

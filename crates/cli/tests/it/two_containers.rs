@@ -9,7 +9,7 @@ use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot, require};
 
 use crate::support::assert_as_before;
-use crate::system::{NETWRIGHT, Run, Running, at, gateway_of};
+use crate::system::{NETWRIGHT, Run, RunView, at, gateway_of};
 
 /// The host's addresses on the link to the outside, and the outside's ([`Lab::outside`]).
 const HOST: [&str; 2] = ["198.51.100.1", "2001:db8:ffff::1"];
@@ -70,14 +70,14 @@ fn two_at_once(name: &str, bridge_nf: Option<&str>) {
 }
 
 /// Asserts that the other container and the gateway answer.
-fn neighbours(from: &Running, to: &Running) {
+fn neighbours(from: &RunView, to: &RunView) {
     for address in [to.v4, to.v6, gateway_of(&from.netns, "-4"), gateway_of(&from.netns, "-6")] {
         assert_pings(&from.netns, &address.to_string());
     }
 }
 
 /// The outside has no route back: it answers because it sees the host's address.
-fn reaches_outside(from: &Running) {
+fn reaches_outside(from: &RunView) {
     for (host, outside) in HOST.into_iter().zip(OUTSIDE) {
         assert_pings(&from.netns, outside);
         let answer = assert_tcp(&from.netns, &at(outside.parse().unwrap(), 7000));
@@ -89,7 +89,7 @@ fn reaches_outside(from: &Running) {
 }
 
 /// Asserts that the published port leads to the container from everywhere.
-fn published(lab: &Lab, web: &Running, other: &Running, outside: &Container) {
+fn published(lab: &Lab, web: &RunView, other: &RunView, outside: &Container) {
     let _server = Server::tcp(&web.netns, "[::]:80", "web");
     let gateways = [gateway_of(&web.netns, "-4"), gateway_of(&web.netns, "-6")];
     let addresses = HOST.map(|host| host.parse().unwrap()).into_iter().chain(gateways);

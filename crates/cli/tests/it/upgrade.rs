@@ -168,7 +168,7 @@ fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {
 
 /// Everything of a file that an installation could lose.
 #[derive(Debug, PartialEq, Eq)]
-struct Whole {
+struct FileSnapshot {
     inode: u64,
     mode: u32,
     owner: (u32, u32),
@@ -177,7 +177,7 @@ struct Whole {
     attributes: BTreeMap<String, Vec<u8>>,
 }
 
-fn whole(dir: &Path) -> BTreeMap<String, Whole> {
+fn whole(dir: &Path) -> BTreeMap<String, FileSnapshot> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -189,7 +189,7 @@ fn whole(dir: &Path) -> BTreeMap<String, Whole> {
         } else {
             std::fs::read(&path).unwrap()
         };
-        let one = Whole {
+        let one = FileSnapshot {
             inode: meta.ino(),
             mode: meta.mode(),
             owner: (meta.uid(), meta.gid()),

@@ -11,17 +11,18 @@ use testkit::real::Ovs;
 use testkit::{Lab, Place as _, Tally, feature, share};
 
 use crate::scenario::Scenario;
-use crate::strike::{After, Torture};
+use crate::strike::{Aftermath, Torture};
 use crate::world::World;
 
 /// One try: the call, the fault, and what comes after.
-pub(crate) type Try = (Moment, Blow, After);
+pub(crate) type Try = (Moment, Blow, Aftermath);
 
 /// A function that chooses some of all tries.
-pub(crate) type Choose<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
+pub(crate) type Chooser<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
 
-const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After::GoneDel];
-const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
+const AFTER_ADD: [Aftermath; 4] =
+    [Aftermath::Del, Aftermath::GoneGc, Aftermath::AddAgain, Aftermath::GoneDel];
+const AFTER_DEL: [Aftermath; 3] = [Aftermath::Del, Aftermath::GoneGc, Aftermath::GoneDel];
 
 /// How many faults each verb gets in every run, of all possible ones; with `--full` it gets a share
 /// of them ([`share`]).
@@ -78,7 +79,7 @@ pub(crate) fn strike(
     scenario: &Scenario,
     beside: bool,
     verb: &'static str,
-    choose: Choose<'_>,
+    choose: Chooser<'_>,
     tally: &mut Tally,
 ) -> usize {
     let mut done = 0;
@@ -99,7 +100,7 @@ fn run(
     beside: bool,
     verb: &'static str,
     done: usize,
-    choose: Choose<'_>,
+    choose: Chooser<'_>,
     tally: &mut Tally,
 ) -> (usize, usize) {
     let lab = Lab::new("torture");
@@ -132,10 +133,11 @@ fn run(
 
 /// Lists all possible tries.
 fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> Vec<Try> {
-    let afters: &[After] = if verb == "ADD" { &AFTER_ADD } else { &AFTER_DEL };
-    let may_end =
-        |after: &&After| !(scenario.lends && matches!(after, After::GoneDel | After::GoneGc));
-    let afters: Vec<After> = afters.iter().filter(may_end).copied().collect();
+    let afters: &[Aftermath] = if verb == "ADD" { &AFTER_ADD } else { &AFTER_DEL };
+    let may_end = |after: &&Aftermath| {
+        !(scenario.lends && matches!(after, Aftermath::GoneDel | Aftermath::GoneGc))
+    };
+    let afters: Vec<Aftermath> = afters.iter().filter(may_end).copied().collect();
     let mut all = Vec::new();
     let mut turn = usize::from(beside);
     for moment in moments {
@@ -149,10 +151,10 @@ fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> V
             turn += 1;
             all.push((*moment, blow, afters[turn % afters.len()]));
             if verb == "ADD" && matches!(blow, Blow::Fail(_)) {
-                all.push((*moment, blow, After::Nothing));
+                all.push((*moment, blow, Aftermath::Nothing));
             }
             if verb != "GC" && blow == Blow::Kill && fault::changes(moment.call) {
-                all.push((*moment, blow, After::StruckDel(turn * 13 % DEEP)));
+                all.push((*moment, blow, Aftermath::StruckDel(turn * 13 % DEEP)));
             }
         }
     }

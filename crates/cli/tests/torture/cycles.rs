@@ -9,7 +9,7 @@ use testkit::fault::Blow;
 use testkit::reference::Release;
 use testkit::{Chance, Lab, Place as _, Tally, feature};
 
-use crate::world::{Call, Pod, Said, World};
+use crate::world::{Call, PluginAnswer, Pod, World};
 
 /// How many addresses there are for containers: a /29 without its network, its gateway and its
 /// broadcast address.
@@ -50,14 +50,16 @@ fn fill(world: &World<'_>, cycle: usize, living: &mut BTreeMap<String, (Pod, Str
         number += 1;
         let pod = world.pod(&id);
         match world.call(&pod.call("ADD", &plugin)) {
-            Said::Done(result) => {
+            PluginAnswer::Done(result) => {
                 let result = result.unwrap();
                 let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
                 outcome.added += 1;
                 outcome.twice += living.values().filter(|(_, other)| *other == address).count();
                 living.insert(id, (pod, address));
             }
-            Said::Error(error) if error.to_string().contains("no IP addresses available") => {
+            PluginAnswer::Error(error)
+                if error.to_string().contains("no IP addresses available") =>
+            {
                 outcome.exhausted += 1;
                 break;
             }

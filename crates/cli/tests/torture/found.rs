@@ -5,7 +5,7 @@ use testkit::{Tally, feature};
 
 use crate::anywhere::{Try, strike};
 use crate::scenario::Scenario;
-use crate::strike::After;
+use crate::strike::Aftermath;
 
 /// Injects faults into one verb at all its calls of these names: two errors that the call can have,
 /// and with `--full` all of them.
@@ -134,12 +134,12 @@ fn a_switchs_own_link_is_quiet_after_an_add_and_as_before_after_a_del() {
     let mut tally = Tally::new();
     let meant = |(moment, blow, after): Try| match (name(moment.call).as_str(), blow, after) {
         // One error for each call is enough.
-        ("open", Blow::Fail(errno), After::Nothing) => {
+        ("open", Blow::Fail(errno), Aftermath::Nothing) => {
             let is_first = failures(moment.call).first() == Some(&errno);
             is_first.then_some((moment, blow, after))
         }
-        ("linkat", Blow::Kill, After::StruckDel(_)) => None,
-        ("linkat", Blow::Kill, _) => Some((moment, blow, After::Del)),
+        ("linkat", Blow::Kill, Aftermath::StruckDel(_)) => None,
+        ("linkat", Blow::Kill, _) => Some((moment, blow, Aftermath::Del)),
         _ => None,
     };
     let choose = |all: Vec<Try>| -> Vec<Try> { all.into_iter().filter_map(meant).collect() };

@@ -5,7 +5,7 @@ use testkit::fault::{self, Blow, Ended, Moment};
 use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 
 use crate::scenario::Scenario;
-use crate::world::{Call, NETWORK, Said, World};
+use crate::world::{Call, NETWORK, PluginAnswer, World};
 
 /// The number of moments in every run. With `--full` it is a share of all ([`share`]).
 const SOME: usize = 12;
@@ -16,7 +16,7 @@ const HEAD_START: [u64; 3] = [0, 2, 25];
 
 /// Which of the two calls is stopped while the other begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stopped {
+enum StoppedCall {
     /// The removing call: DEL or GC.
     Del,
     Add,
@@ -29,7 +29,7 @@ fn to_stop_at(all: Vec<Moment>) -> Vec<Moment> {
 
 /// The new container has the same host ports, and the old one's namespace is gone, as with a
 /// sandbox that died.
-fn interleaved(stopped: Stopped) {
+fn interleaved(stopped: StoppedCall) {
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
     let lab = Lab::new("orders");
@@ -61,8 +61,8 @@ fn interleaved(stopped: Stopped) {
             let del = Call { previous: result, ..old.call("DEL", plugin) };
             let add = new.call("ADD", plugin);
             let (first, second) = match stopped {
-                Stopped::Del => (&del, &add),
-                Stopped::Add => (&add, &del),
+                StoppedCall::Del => (&del, &add),
+                StoppedCall::Add => (&add, &del),
             };
             let mut other = None;
             let pause = HEAD_START[number % HEAD_START.len()];
@@ -75,8 +75,8 @@ fn interleaved(stopped: Stopped) {
             });
             let two = other.unwrap_or_else(|| world.start(second)).join().unwrap();
             let (deleted, added) = match stopped {
-                Stopped::Del => (Said::of(&one, "DEL"), Said::of(&two, "ADD")),
-                Stopped::Add => (Said::of(&two, "DEL"), Said::of(&one, "ADD")),
+                StoppedCall::Del => (PluginAnswer::of(&one, "DEL"), PluginAnswer::of(&two, "ADD")),
+                StoppedCall::Add => (PluginAnswer::of(&two, "DEL"), PluginAnswer::of(&one, "ADD")),
             };
             if at.is_none() {
                 all = to_stop_at(one.moments.clone());
@@ -87,7 +87,7 @@ fn interleaved(stopped: Stopped) {
                 wrong.push(format!("DEL of the old one said {deleted:?}"));
             }
             match added {
-                Said::Done(result) => {
+                PluginAnswer::Done(result) => {
                     // DEL runs a second time, because it may come any number of times.
                     world.done(&del);
                     let again = Call { previous: result.clone(), ..new.call("CHECK", plugin) };
@@ -99,7 +99,7 @@ fn interleaved(stopped: Stopped) {
                 }
                 // The ADD came while the old container still had what the new one needs; a runtime
                 // tries again.
-                Said::Error(error) if json!(11) == error["code"] => {
+                PluginAnswer::Error(error) if json!(11) == error["code"] => {
                     world.done(&new.call("DEL", plugin));
                 }
                 other => wrong.push(format!("ADD of the new one said {other:?}")),
@@ -124,13 +124,13 @@ fn interleaved(stopped: Stopped) {
 #[test]
 fn a_del_that_is_stopped_while_the_next_container_comes() {
     testkit::require!("root", "ptrace");
-    interleaved(Stopped::Del);
+    interleaved(StoppedCall::Del);
 }
 
 #[test]
 fn an_add_that_is_stopped_while_the_last_container_goes() {
     testkit::require!("root", "ptrace");
-    interleaved(Stopped::Add);
+    interleaved(StoppedCall::Add);
 }
 
 /// The number of moments of a command in every run. With `--full` it is a share of all ([`share`]).
@@ -138,7 +138,7 @@ const SOME_OF_A_COMMAND: usize = 8;
 
 /// The command that runs beside the ADD of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
+enum OtherCommand {
     /// `gc`, after a container of that ID has gone without a DEL.
     Gc,
     /// DEL of the same attachment, as after a start that took too long.
@@ -146,7 +146,7 @@ enum Beside {
 }
 
 /// One of the two is stopped while the other begins.
-fn beside_add(beside: Beside, stopped: Stopped) {
+fn beside_add(beside: OtherCommand, stopped: StoppedCall) {
     let lab = Lab::new("orders-commands");
     let tally = lab.enter(|| {
         let world = World::enter(&lab);
@@ -189,7 +189,7 @@ fn beside_add(beside: Beside, stopped: Stopped) {
                 _ => Some(all.swap_remove(chance.below(all.len()))),
             };
             number += 1;
-            if beside == Beside::Gc {
+            if beside == OtherCommand::Gc {
                 let old = world.pod(&format!("old{number}"));
                 let added = run(&verb("add", old.netns()));
                 assert_eq!(added.code, Some(0), "{added:#?}");
@@ -198,12 +198,12 @@ fn beside_add(beside: Beside, stopped: Stopped) {
             let new = world.pod(&format!("new{number}"));
             let add = verb("add", new.netns());
             let other = match beside {
-                Beside::Gc => vec!["gc".to_owned()],
-                Beside::Del => verb("del", new.netns()),
+                OtherCommand::Gc => vec!["gc".to_owned()],
+                OtherCommand::Del => verb("del", new.netns()),
             };
             let (first, second) = match stopped {
-                Stopped::Add => (&add, &other),
-                Stopped::Del => (&other, &add),
+                StoppedCall::Add => (&add, &other),
+                StoppedCall::Del => (&other, &add),
             };
             let first: Vec<&str> = first.iter().map(String::as_str).collect();
             let second: Vec<&str> = second.iter().map(String::as_str).collect();
@@ -219,7 +219,7 @@ fn beside_add(beside: Beside, stopped: Stopped) {
             let two = begun.unwrap_or_else(|| world.start_netwright(&second)).join().unwrap();
             if at.is_none() {
                 let mut moments = one.moments.clone();
-                if stopped == Stopped::Add {
+                if stopped == StoppedCall::Add {
                     // GC looks at every process of the machine, in thousands of calls.
                     moments.retain(|moment| fault::changes(moment.call));
                 }
@@ -228,12 +228,12 @@ fn beside_add(beside: Beside, stopped: Stopped) {
             tally.count("chain", &what, "interleaved");
             let mut wrong = Vec::new();
             let (added, other) = match stopped {
-                Stopped::Add => (&one, &two),
-                Stopped::Del => (&two, &one),
+                StoppedCall::Add => (&one, &two),
+                StoppedCall::Del => (&two, &one),
             };
             // ADD may fail while the old container's address is held, and a DEL may come at any
             // time.
-            if added.code == Some(0) && beside == Beside::Gc {
+            if added.code == Some(0) && beside == OtherCommand::Gc {
                 let checked = run(&verb("check", new.netns()));
                 if checked.code != Some(0) {
                     let told = String::from_utf8_lossy(&checked.stderr).into_owned();
@@ -278,23 +278,23 @@ fn beside_add(beside: Beside, stopped: Stopped) {
 #[test]
 fn a_gc_that_is_stopped_while_the_container_comes_back() {
     testkit::require!("root", "ptrace");
-    beside_add(Beside::Gc, Stopped::Del);
+    beside_add(OtherCommand::Gc, StoppedCall::Del);
 }
 
 #[test]
 fn an_add_of_what_comes_back_that_is_stopped_while_gc_runs() {
     testkit::require!("root", "ptrace");
-    beside_add(Beside::Gc, Stopped::Add);
+    beside_add(OtherCommand::Gc, StoppedCall::Add);
 }
 
 #[test]
 fn an_add_that_is_stopped_while_its_own_del_comes() {
     testkit::require!("root", "ptrace");
-    beside_add(Beside::Del, Stopped::Add);
+    beside_add(OtherCommand::Del, StoppedCall::Add);
 }
 
 #[test]
 fn a_del_that_is_stopped_while_its_own_add_comes() {
     testkit::require!("root", "ptrace");
-    beside_add(Beside::Del, Stopped::Del);
+    beside_add(OtherCommand::Del, StoppedCall::Del);
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::fault::{Blow, Moment, failures, name};
 use testkit::{Lab, Place as _, Tally};
 
-use crate::world::{Call, Said, World};
+use crate::world::{Call, PluginAnswer, World};
 
 /// How many moments are tried of the many that are alike.
 const SOME: usize = 16;
@@ -48,12 +48,12 @@ fn some(all: Vec<Moment>) -> Vec<Moment> {
 }
 
 /// Makes a call whose system call at this moment fails.
-fn failing(world: &World<'_>, call: &Call<'_>, at: Moment) -> Said {
+fn failing(world: &World<'_>, call: &Call<'_>, at: Moment) -> PluginAnswer {
     let ended = world.follow(call, &mut |moment| match failures(moment.call).first() {
         Some(errno) if moment.is(&at) => Blow::Fail(*errno),
         _ => Blow::Spare,
     });
-    Said::of(&ended, call.verb)
+    PluginAnswer::of(&ended, call.verb)
 }
 
 /// ADD fails because the host itself has the address, and is about to remove the link that it made.
@@ -73,7 +73,7 @@ fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
         world.call(&add);
         world.done(&del);
         let refused = world.follow(&add, &mut |_| Blow::Spare);
-        assert!(matches!(Said::of(&refused, "ADD"), Said::Error(_)), "{refused:?}");
+        assert!(matches!(PluginAnswer::of(&refused, "ADD"), PluginAnswer::Error(_)), "{refused:?}");
         world.done(&del);
         let before = world.look();
         let mut kept = 0;
@@ -81,12 +81,12 @@ fn a_failed_add_that_cannot_remove_its_link_keeps_the_address() {
             tally.count("bridge", "ADD", "failed");
             let said = failing(&world, &add, at);
             let text = match &said {
-                Said::Error(error) => error.to_string(),
+                PluginAnswer::Error(error) => error.to_string(),
                 other => format!("it ended with {other:?}"),
             };
             let is_reserved = Path::new(RESERVED).exists();
             let mut wrong = Vec::new();
-            if !matches!(said, Said::Error(_)) {
+            if !matches!(said, PluginAnswer::Error(_)) {
                 wrong.push("it is no error".to_owned());
             } else if text.contains("could not remove what was made") {
                 kept += 1;
@@ -152,7 +152,7 @@ fn a_del_with_dhcp_that_cannot_enter_the_namespace_releases_nothing() {
         let del = |result: Option<Value>| Call { previous: result, ..pod.call("DEL", &plugin) };
         let sound = del(world.done(&add));
         let sound = world.follow(&sound, &mut |_| Blow::Spare);
-        assert!(Said::of(&sound, "DEL").is_done(), "{sound:?}");
+        assert!(PluginAnswer::of(&sound, "DEL").is_done(), "{sound:?}");
         let before = world.look();
         let mut all = own(&sound.moments, &["setns"]);
         all.extend(some(own(&sound.moments, &["open", "openat", "openat2"])));
@@ -212,7 +212,7 @@ fn gc_removes_all_or_nothing_of_an_attachment_that_comes_meanwhile() {
         world.done(&Call { previous: result, ..first.call("DEL", &plugin) });
         world.done(&gc);
         let read = world.follow(&gc, &mut |_| Blow::Spare);
-        assert!(Said::of(&read, "GC").is_done(), "{read:?}");
+        assert!(PluginAnswer::of(&read, "GC").is_done(), "{read:?}");
         let before = world.look();
         // Once GC has a lock, an ADD would wait for it.
         let unlocked = read.moments.iter().take_while(|one| name(one.call) != "flock");
@@ -234,12 +234,12 @@ fn gc_removes_all_or_nothing_of_an_attachment_that_comes_meanwhile() {
             // moment.
             let Some(added) = added else { continue };
             let mut wrong = Vec::new();
-            let collected = Said::of(&ended, "GC");
+            let collected = PluginAnswer::of(&ended, "GC");
             if !collected.is_done() {
                 wrong.push(format!("GC said {collected:?}"));
             }
             let result = match added {
-                Said::Done(result) => result,
+                PluginAnswer::Done(result) => result,
                 other => {
                     wrong.push(format!("ADD said {other:?}"));
                     None

@@ -10,7 +10,7 @@ use testkit::fault::{Blow, Ended, failures};
 use testkit::{Chance, Lab, Place as _, Running, Tally, feature};
 
 use crate::scenario::Scenario;
-use crate::world::{Call, EXECUTABLE, NETWORK, Pod, Said, World};
+use crate::world::{Call, EXECUTABLE, NETWORK, PluginAnswer, Pod, World};
 
 /// The number of calls in every run, and with `--full`.
 const CALLS: [usize; 2] = [400, 20_000];
@@ -107,7 +107,7 @@ impl Door {
         pod: &Pod,
         previous: Option<Value>,
         strike: Option<Strike>,
-    ) -> (Said, bool) {
+    ) -> (PluginAnswer, bool) {
         let mut seen = 0;
         let mut hand = |call| {
             seen += 1;
@@ -120,7 +120,7 @@ impl Door {
                     return (world.call(&call), false);
                 }
                 let ended = world.follow(&call, &mut |moment| hand(moment.call));
-                (Said::of(&ended, verb), ended.struck)
+                (PluginAnswer::of(&ended, verb), ended.struck)
             }
             Door::Runtime(publish) => {
                 let verb = if verb == "ADD" { "add" } else { "del" };
@@ -140,20 +140,20 @@ impl Door {
 const ABORTED: i32 = 6;
 
 /// The outcome of a command.
-fn of_runtime(ended: &Ended) -> Said {
+fn of_runtime(ended: &Ended) -> PluginAnswer {
     let errors = String::from_utf8_lossy(&ended.stderr);
     match (ended.code, ended.signal) {
         // Rust's runtime gives up when it has no memory for the first thread: no code of ours has
         // run.
         (None, Some(ABORTED)) if ended.struck && errors.contains("an alternative stack") => {
-            Said::Died(ABORTED)
+            PluginAnswer::Died(ABORTED)
         }
         _ if ended.hung || errors.contains("panicked") => {
-            Said::Nonsense(format!("hung {}: {errors}", ended.hung))
+            PluginAnswer::Nonsense(format!("hung {}: {errors}", ended.hung))
         }
-        (Some(0), _) => Said::Done(None),
-        (Some(_), _) => Said::Error(errors.into()),
-        (None, signal) => Said::Died(signal.unwrap_or_default()),
+        (Some(0), _) => PluginAnswer::Done(None),
+        (Some(_), _) => PluginAnswer::Error(errors.into()),
+        (None, signal) => PluginAnswer::Died(signal.unwrap_or_default()),
     }
 }
 
@@ -227,11 +227,13 @@ impl Worker {
         self.count(&spot.door, "ADD", strike);
         let (said, struck) = spot.door.call(world, "ADD", &pod, None, strike);
         match said {
-            Said::Done(result) => spot.living = Some((pod, result)),
+            PluginAnswer::Done(result) => spot.living = Some((pod, result)),
             // A later step detaches it like any other.
-            Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, None)),
+            PluginAnswer::Died(_) | PluginAnswer::Error(_) if struck => {
+                spot.living = Some((pod, None))
+            }
             // On a busy machine the call is repeated, as a runtime does.
-            Said::Error(error) if is_late(&error) => {
+            PluginAnswer::Error(error) if is_late(&error) => {
                 self.late += 1;
                 spot.living = Some((pod, None));
             }
@@ -249,13 +251,15 @@ impl Worker {
         self.count(&spot.door, "DEL", strike);
         let (said, struck) = spot.door.call(world, "DEL", &pod, previous, strike);
         match said {
-            Said::Done(_) => {
+            PluginAnswer::Done(_) => {
                 for line in pod.left() {
                     self.found(&spot.door, "DEL", &format!("in {}: {line}", pod.id));
                 }
             }
-            Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, result)),
-            Said::Error(error) if is_late(&error) => {
+            PluginAnswer::Died(_) | PluginAnswer::Error(_) if struck => {
+                spot.living = Some((pod, result))
+            }
+            PluginAnswer::Error(error) if is_late(&error) => {
                 self.late += 1;
                 spot.living = Some((pod, result));
             }

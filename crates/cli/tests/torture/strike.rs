@@ -6,11 +6,11 @@ use testkit::real::Ovs;
 use testkit::{Glance, Tally};
 
 use crate::scenario::Scenario;
-use crate::world::{Call, Pod, Said, World};
+use crate::world::{Call, PluginAnswer, Pod, World};
 
 /// What comes after the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum Aftermath {
     /// The runtime detaches.
     Del,
     /// The runtime attaches once more, and then detaches.
@@ -137,7 +137,7 @@ impl<'w> Torture<'w> {
 
     /// The moments of a verb: its system calls without a fault.
     pub(crate) fn moments(&mut self, verb: &'static str) -> Vec<Moment> {
-        let (moments, failed) = self.struck(verb, &mut |_| Blow::Spare, After::Del);
+        let (moments, failed) = self.struck(verb, &mut |_| Blow::Spare, Aftermath::Del);
         assert!(
             failed.is_empty(),
             "{} {verb} that nothing happens to: {failed:#?}",
@@ -146,7 +146,7 @@ impl<'w> Torture<'w> {
         moments
     }
 
-    pub(crate) fn try_one(&mut self, verb: &'static str, at: Moment, blow: Blow, after: After) {
+    pub(crate) fn try_one(&mut self, verb: &'static str, at: Moment, blow: Blow, after: Aftermath) {
         let how = match blow {
             Blow::Fail(_) => "failed",
             _ => "killed",
@@ -174,7 +174,7 @@ impl<'w> Torture<'w> {
         &mut self,
         verb: &'static str,
         hand: fault::Hand<'_>,
-        after: After,
+        after: Aftermath,
     ) -> (Vec<Moment>, Vec<String>) {
         self.fresh();
         let (world, victim) = (self.world, self.scenario.victim);
@@ -218,19 +218,19 @@ impl<'w> Torture<'w> {
                 world.follow(&self.collect(plugin), &mut watched)
             }
         };
-        let said = Said::of(&ended, verb);
+        let said = PluginAnswer::of(&ended, verb);
         match &said {
-            Said::Nonsense(what) if !(stdout && ended.stdout.is_empty() && !ended.hung) => {
+            PluginAnswer::Nonsense(what) if !(stdout && ended.stdout.is_empty() && !ended.hung) => {
                 wrong.push(format!("it ended with {what}"));
             }
             // No process can continue without memory.
-            Said::Died(signal) if *signal != 9 && !(memory && *signal == 6) => {
+            PluginAnswer::Died(signal) if *signal != 9 && !(memory && *signal == 6) => {
                 wrong.push(format!(
                     "it died of signal {signal}: {}",
                     String::from_utf8_lossy(&ended.stderr)
                 ));
             }
-            Said::Done(result) if verb == "ADD" => {
+            PluginAnswer::Done(result) if verb == "ADD" => {
                 last.clone_from(result);
                 if ended.struck {
                     let call = Call { previous: last.clone(), ..self.pod().call("CHECK", plugin) };
@@ -273,26 +273,30 @@ impl<'w> Torture<'w> {
     fn afterwards(
         &self,
         verb: &str,
-        said: &Said,
+        said: &PluginAnswer,
         last: Option<&Value>,
-        after: After,
+        after: Aftermath,
     ) -> Vec<String> {
         let all = self.scenario.plugins.len();
         let victim = self.scenario.victim;
         match (verb, after, said) {
             // A DEL that succeeded has done its work, and an ADD that failed has undone it.
-            ("DEL", After::Del, Said::Done(_)) => self.del_these(self.pod(), last, 0..victim),
-            ("ADD", After::Nothing, Said::Error(_)) => self.del_these(self.pod(), last, 0..victim),
-            ("GC", _, Said::Done(_)) if all == 1 => Vec::new(),
+            ("DEL", Aftermath::Del, PluginAnswer::Done(_)) => {
+                self.del_these(self.pod(), last, 0..victim)
+            }
+            ("ADD", Aftermath::Nothing, PluginAnswer::Error(_)) => {
+                self.del_these(self.pod(), last, 0..victim)
+            }
+            ("GC", _, PluginAnswer::Done(_)) if all == 1 => Vec::new(),
             ("GC", _, _) => self.gc_all(),
-            (_, After::AddAgain, _) => {
+            (_, Aftermath::AddAgain, _) => {
                 let mut wrong = Vec::new();
                 let mut last = None;
                 for plugin in &self.scenario.plugins {
                     let call = Call { previous: last.clone(), ..self.pod().call("ADD", plugin) };
                     match self.world.call(&call) {
-                        Said::Done(result) => last = result,
-                        Said::Error(error)
+                        PluginAnswer::Done(result) => last = result,
+                        PluginAnswer::Error(error)
                             if CLEAR.iter().any(|words| error.to_string().contains(words)) =>
                         {
                             break;
@@ -306,15 +310,15 @@ impl<'w> Torture<'w> {
                 wrong.extend(self.del_all(self.pod(), last.as_ref()));
                 wrong
             }
-            (_, After::StruckDel(at), _) => {
+            (_, Aftermath::StruckDel(at), _) => {
                 self.strike_del(last, at);
                 self.del_all(self.pod(), last)
             }
-            (_, After::GoneDel, _) => {
+            (_, Aftermath::GoneDel, _) => {
                 self.pod().end();
                 self.del_all(self.pod(), None)
             }
-            (_, After::GoneGc, _) => {
+            (_, Aftermath::GoneGc, _) => {
                 self.pod().end();
                 self.gc_all()
             }

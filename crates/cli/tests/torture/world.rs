@@ -65,7 +65,7 @@ pub(crate) struct Call<'a> {
 
 /// The answer of a plugin.
 #[derive(Debug, Clone)]
-pub(crate) enum Said {
+pub(crate) enum PluginAnswer {
     /// Success, with a result after ADD.
     Done(Option<Value>),
     /// A CNI error.
@@ -76,13 +76,13 @@ pub(crate) enum Said {
     Nonsense(String),
 }
 
-impl Said {
+impl PluginAnswer {
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self, Said::Done(_))
+        matches!(self, PluginAnswer::Done(_))
     }
 
     /// Reads the outputs of a process.
-    pub(crate) fn of(ended: &Ended, verb: &str) -> Said {
+    pub(crate) fn of(ended: &Ended, verb: &str) -> PluginAnswer {
         let text = String::from_utf8_lossy(&ended.stdout);
         let all = || {
             let errors = String::from_utf8_lossy(&ended.stderr);
@@ -90,22 +90,22 @@ impl Said {
             format!("exit {code:?} signal {signal:?} hung {}: {text}\n{errors}", ended.hung)
         };
         if ended.hung || String::from_utf8_lossy(&ended.stderr).contains("panicked") {
-            return Said::Nonsense(all());
+            return PluginAnswer::Nonsense(all());
         }
         match (ended.code, ended.signal) {
-            (Some(0), _) if verb != "ADD" && text.is_empty() => Said::Done(None),
+            (Some(0), _) if verb != "ADD" && text.is_empty() => PluginAnswer::Done(None),
             (Some(0), _) if verb == "ADD" => match serde_json::from_str(&text) {
-                Ok(result) => Said::Done(Some(result)),
-                Err(_) => Said::Nonsense(all()),
+                Ok(result) => PluginAnswer::Done(Some(result)),
+                Err(_) => PluginAnswer::Nonsense(all()),
             },
             (Some(1), _) => match serde_json::from_str::<Value>(&text) {
                 Ok(error) if error["code"].is_u64() && error["msg"].is_string() => {
-                    Said::Error(error)
+                    PluginAnswer::Error(error)
                 }
-                _ => Said::Nonsense(all()),
+                _ => PluginAnswer::Nonsense(all()),
             },
-            (_, Some(signal)) => Said::Died(signal),
-            _ => Said::Nonsense(all()),
+            (_, Some(signal)) => PluginAnswer::Died(signal),
+            _ => PluginAnswer::Nonsense(all()),
         }
     }
 }
@@ -163,15 +163,15 @@ impl<'l> World<'l> {
     }
 
     /// Makes a call without faults.
-    pub(crate) fn call(&self, call: &Call<'_>) -> Said {
-        Said::of(&self.ended(call), call.verb)
+    pub(crate) fn call(&self, call: &Call<'_>) -> PluginAnswer {
+        PluginAnswer::of(&self.ended(call), call.verb)
     }
 
     /// Makes a call that must succeed.
     #[track_caller]
     pub(crate) fn done(&self, call: &Call<'_>) -> Option<Value> {
         match self.call(call) {
-            Said::Done(result) => result,
+            PluginAnswer::Done(result) => result,
             other => panic!("{} {}: {other:#?}", call.verb, call.plugin["type"]),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use node_api::ipam::{Assign, Owner};
+use node_api::ipam::{AssignRequest, Owner};
 use serde_json::{Value, json};
 
 use super::*;
@@ -312,7 +312,7 @@ fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
             Owner { container: container.into(), ifname: "net1".into(), ..Owner::default() };
         let mut network = NetworkSpec::new("blue");
         network.ranges = vec!["10.1.0.0/29".parse().unwrap()];
-        node.assign(&Assign { network, owner, wanted: Vec::new() })
+        node.assign(&AssignRequest { network, owner, wanted: Vec::new() })
             .map(|assigned| assigned[0].address.addr().to_string())
     };
     // An imported pod asks again and gets its address; new ones get what is left: 10.1.0.5 and
@@ -352,7 +352,7 @@ fn what_netwrightd_cut_otherwise_is_told() {
     let mut network = NetworkSpec::new("blue");
     network.ranges = vec!["10.0.0.0/8".parse().unwrap()];
     let owner = Owner { container: "c".into(), ifname: "e".into(), ..Owner::default() };
-    node.assign(&Assign { network, owner, wanted: Vec::new() }).unwrap();
+    node.assign(&AssignRequest { network, owner, wanted: Vec::new() }).unwrap();
     let plan = planned(&[
         pool("10.0.0.0-8", "10.0.0.0/8", &json!({"1": held("a")})),
         reservation("10.0.0.1", "a"),

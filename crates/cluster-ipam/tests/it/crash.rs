@@ -125,7 +125,7 @@ fn check(
         n1.release(&owner(&format!("x{index}"))).unwrap();
         n2.release(&owner(&format!("y{index}"))).unwrap();
     }
-    n1.collect(&node_api::ipam::Collect { network: "blue".into(), valid: vec![] }).unwrap();
+    n1.collect(&node_api::ipam::CollectRequest { network: "blue".into(), valid: vec![] }).unwrap();
     clock.pass(Duration::from_secs(60));
     for node in [&n1, &n2] {
         node.renew().unwrap();

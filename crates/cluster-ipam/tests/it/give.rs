@@ -7,7 +7,7 @@ use cni::GcAttachment;
 use netwright_cluster_ipam::network::Network;
 use netwright_cluster_ipam::record::{self, BlockRecord};
 use netwright_cluster_ipam::store::{Fault, Filter, Kind, Memory, Store as _};
-use node_api::ipam::Collect;
+use node_api::ipam::CollectRequest;
 
 use crate::support::*;
 
@@ -175,7 +175,7 @@ fn gc_frees_what_is_not_valid_in_its_network_only() {
     }
     assign(&node, &red, "r").unwrap();
     let valid = vec![GcAttachment { container_id: "a".into(), ifname: "eth0".into() }];
-    node.collect(&Collect { network: "blue".into(), valid }).unwrap();
+    node.collect(&CollectRequest { network: "blue".into(), valid }).unwrap();
     assert_eq!(held(&node, &blue, "a").unwrap().len(), 1);
     assert_eq!(held(&node, &blue, "b").unwrap().len(), 0);
     assert_eq!(held(&node, &red, "r").unwrap().len(), 1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use netwright_cluster_ipam::network::NetworkSpec;
 use netwright_cluster_ipam::store::{Fault, Kind, Memory};
 use netwright_cluster_ipam::{Node, Reclaimer, sticky};
-use node_api::ipam::{Assign, Owner};
+use node_api::ipam::{AssignRequest, Owner};
 use node_api::{Pod, Refusal};
 
 use crate::support::*;
@@ -27,7 +27,8 @@ fn add(
     container: &str,
     name: &str,
 ) -> Result<Vec<IpAddr>, Refusal> {
-    let ask = Assign { network: network.clone(), owner: pod(container, name), wanted: vec![] };
+    let ask =
+        AssignRequest { network: network.clone(), owner: pod(container, name), wanted: vec![] };
     node.assign(&ask).map(addresses)
 }
 

@@ -10,7 +10,7 @@ use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
 use netwright_cluster_ipam::store::{Memory, Store};
 use netwright_cluster_ipam::{Clock, Node, Settings};
 use node_api::Refusal;
-use node_api::ipam::{Assign, Assigned, Held, Owner};
+use node_api::ipam::{AssignRequest, AssignedAddress, HeldRequest, Owner};
 
 /// What happens during a wait.
 type Meanwhile = Box<dyn Fn() + Send>;
@@ -99,7 +99,7 @@ pub(crate) fn ask(
     container: &str,
     wanted: &[&str],
 ) -> Result<Vec<IpAddr>, Refusal> {
-    let assign = Assign {
+    let assign = AssignRequest {
         network: network.clone(),
         owner: owner(container),
         wanted: wanted.iter().map(|text| text.parse().unwrap()).collect(),
@@ -112,9 +112,9 @@ pub(crate) fn held(
     network: &NetworkSpec,
     container: &str,
 ) -> Result<Vec<IpAddr>, Refusal> {
-    node.held(&Held { network: network.clone(), owner: owner(container) }).map(addresses)
+    node.held(&HeldRequest { network: network.clone(), owner: owner(container) }).map(addresses)
 }
 
-pub(crate) fn addresses(assigned: Vec<Assigned>) -> Vec<IpAddr> {
+pub(crate) fn addresses(assigned: Vec<AssignedAddress>) -> Vec<IpAddr> {
     assigned.into_iter().map(|one| one.address.addr()).collect()
 }

@@ -9,7 +9,7 @@ const CAPTURED: &[u8] =
     {\"NetworkID\":\"n1\",\"EndpointID\":\"e1....\"}";
 
 fn whole(kind: Kind, bytes: &[u8]) -> Result<Option<Message>, HttpError> {
-    Incoming::new(kind, 1000).feed(bytes)
+    IncomingMessage::new(kind, 1000).feed(bytes)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn an_engines_request_with_an_empty_host() {
 #[test]
 fn what_follows_a_message_is_the_next_one() {
     let both = [request("/a", b"1", false), request("/b", b"", true)].concat();
-    let mut incoming = Incoming::new(Kind::Request, 10);
+    let mut incoming = IncomingMessage::new(Kind::Request, 10);
     let first = incoming.feed(&both).unwrap().unwrap();
     assert_eq!((first.target.as_str(), first.body.as_slice()), ("/a", &b"1"[..]));
     let second = incoming.feed(b"").unwrap().unwrap();
@@ -43,13 +43,13 @@ fn answers_in_chunks_and_to_the_end() {
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
         3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: t\r\n\r\n";
     for split in 0..chunks.len() {
-        let mut incoming = Incoming::new(Kind::Answer, 10);
+        let mut incoming = IncomingMessage::new(Kind::Answer, 10);
         let first = incoming.feed(&chunks[..split]).unwrap();
         assert_eq!(first, None, "{split}");
         let message = incoming.feed(&chunks[split..]).unwrap().unwrap();
         assert_eq!((message.status, message.body.as_slice()), (200, &b"abcde"[..]));
     }
-    let mut incoming = Incoming::new(Kind::Answer, 10);
+    let mut incoming = IncomingMessage::new(Kind::Answer, 10);
     assert_eq!(incoming.feed(b"HTTP/1.0 500 no\r\n\r\noops").unwrap(), None);
     let message = incoming.end().unwrap();
     assert_eq!((message.status, message.body.as_slice(), message.close), (500, &b"oops"[..], true));
@@ -72,7 +72,7 @@ fn what_is_too_long_or_unclear_is_refused() {
     }
     assert!(matches!(error("GET\r\n\r\n".to_owned()), HttpError::Head(_)));
     assert_eq!(error(format!("POST / HTTP/1.1\r\nA: {}", "a".repeat(20_000))), HttpError::LongHead);
-    let mut incoming = Incoming::new(Kind::Request, 10);
+    let mut incoming = IncomingMessage::new(Kind::Request, 10);
     assert_eq!(incoming.feed(b"POST / HT"), Ok(None));
     assert_eq!(incoming.end(), Err(HttpError::Truncated));
 }
@@ -85,7 +85,7 @@ proptest! {
             (Kind::Answer, answer(200, &body, true)),
         ] {
             let cut = cut.min(text.len());
-            let mut incoming = Incoming::new(kind, 200);
+            let mut incoming = IncomingMessage::new(kind, 200);
             let first = incoming.feed(&text[..cut]).unwrap();
             let message = match first {
                 Some(message) => message,
@@ -99,7 +99,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         for kind in [Kind::Request, Kind::Answer] {
-            let mut incoming = Incoming::new(kind, 100);
+            let mut incoming = IncomingMessage::new(kind, 100);
             for part in bytes.chunks(7) {
                 if incoming.feed(part).is_err() {
                     break;

@@ -234,7 +234,7 @@ fn many_at_once(bench: &Bench) -> Outcome {
 }
 
 /// Sends calls at the same time; each must succeed. Returns null for calls that print nothing.
-fn at_once(calls: Vec<crate::bench::Detached>) -> Outcome<Vec<Value>> {
+fn at_once(calls: Vec<crate::bench::PreparedCall>) -> Outcome<Vec<Value>> {
     let answers = thread::scope(|scope| {
         let threads: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.send())).collect();
         threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()

@@ -32,13 +32,13 @@ pub(super) const CASES: &[Case] = cases![
     "connect-after-del" Should "2 DEL" after "del-succeeds" for LINKS ["del-undoes"]
         "After the DEL of one container the others are still reached." => after_del;
     "hostport-v4" Must "CONVENTIONS" after "add-succeeds" for CHAINED []
-        "A published port is reached from outside by IPv4, TCP and UDP." => |bench| published(bench, true, From::Outside);
+        "A published port is reached from outside by IPv4, TCP and UDP." => |bench| published(bench, true, Origin::Outside);
     "hostport-v6" Must "CONVENTIONS" after "add-succeeds" for CHAINED []
-        "A published port is reached from outside by IPv6, TCP and UDP." => |bench| published(bench, false, From::Outside);
+        "A published port is reached from outside by IPv6, TCP and UDP." => |bench| published(bench, false, Origin::Outside);
     "hostport-localhost" Should "CONVENTIONS" after "add-succeeds" for CHAINED []
-        "A published port is reached by the machine itself at 127.0.0.1." => |bench| published(bench, true, From::Localhost);
+        "A published port is reached by the machine itself at 127.0.0.1." => |bench| published(bench, true, Origin::Localhost);
     "hostport-hairpin" Should "CONVENTIONS" after "add-succeeds" for CHAINED []
-        "A published port is reached by the container itself at the machine's address." => |bench| published(bench, true, From::Itself);
+        "A published port is reached by the container itself at the machine's address." => |bench| published(bench, true, Origin::Itself);
     "hostport-closed" Must "CONVENTIONS" after "del-succeeds" for CHAINED ["del-undoes"]
         "A published port is closed after DEL." => closed;
 ];
@@ -47,7 +47,7 @@ const PORT: u16 = 8080;
 
 /// Where connections to a published port come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
+enum Origin {
     Outside,
     Localhost,
     Itself,
@@ -176,21 +176,21 @@ fn publishes(bench: &Bench) -> Outcome {
     not_applicable("the suite does not know whether it publishes ports")
 }
 
-fn published(bench: &Bench, v4: bool, from: From) -> Outcome {
+fn published(bench: &Bench, v4: bool, from: Origin) -> Outcome {
     publishes(bench)?;
     let outside = outside(bench)?;
     let target = bench.attach(1)?;
     let _server = Server::start(&target.container.netns, PORT)?;
     let machine: IpAddr = match (from, v4) {
-        (From::Localhost, _) => [127, 0, 0, 1].into(),
+        (Origin::Localhost, _) => [127, 0, 0, 1].into(),
         (_, true) => [198, 51, 100, 1].into(),
         (_, false) => "2001:db8:ffff::1".parse().or_broken("an address")?,
     };
     let to = SocketAddr::new(machine, host_port(1));
     match from {
-        From::Outside => reached(&outside.netns, to, "outside"),
-        From::Localhost => reached(&here()?, to, "the machine"),
-        From::Itself => reached(&target.container.netns, to, "the container itself"),
+        Origin::Outside => reached(&outside.netns, to, "outside"),
+        Origin::Localhost => reached(&here()?, to, "the machine"),
+        Origin::Itself => reached(&target.container.netns, to, "the container itself"),
     }
 }
 

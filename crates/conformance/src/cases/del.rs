@@ -1,6 +1,6 @@
 //! DEL: it may come late, twice, out of order, and with little information.
 
-use crate::bench::{Ask, Bench, IFNAME, Target};
+use crate::bench::{Bench, CallDraft, IFNAME, Target};
 use crate::case::{ALL, Case, INTERFACE, LINKS, OrBroken as _, Outcome, cases, expect};
 use crate::delegate;
 use crate::snapshot::Snapshot;
@@ -73,7 +73,7 @@ const RUNTIME_CONFIG: u8 = 4;
 const ARGS: u8 = 8;
 
 /// Begins DEL of an attachment, with some of a runtime's usual input missing.
-fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> Ask<'b> {
+fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> CallDraft<'b> {
     let mut ask = bench.about("DEL", target);
     if missing & NETNS != 0 {
         ask = ask.unset("CNI_NETNS");
@@ -95,12 +95,12 @@ fn incomplete<'b>(bench: &'b Bench, target: &Target, missing: u8) -> Ask<'b> {
 ///
 /// The second attachment's own container and link (for a chained plugin) exist before ADD and after
 /// DEL.
-struct Beside {
+struct Neighbour {
     target: Target,
     before: Snapshot,
 }
 
-fn beside(bench: &Bench) -> Outcome<Beside> {
+fn beside(bench: &Bench) -> Outcome<Neighbour> {
     let _first = bench.attach(2)?;
     // An attachment that comes and goes creates what is made only once, such as the record of the
     // last address.
@@ -109,7 +109,7 @@ fn beside(bench: &Bench) -> Outcome<Beside> {
     let target = bench.container(1)?;
     let before = bench.machine()?;
     let target = bench.attach_target(target)?;
-    Ok(Beside { target, before })
+    Ok(Neighbour { target, before })
 }
 
 /// Expects the machine to be as it was, except for links that went with their namespace.
@@ -127,7 +127,7 @@ fn as_before(bench: &Bench, before: &Snapshot, own_link: bool) -> Outcome {
 }
 
 fn lacking(bench: &Bench, missing: u8) -> Outcome {
-    let Beside { target, before } = beside(bench)?;
+    let Neighbour { target, before } = beside(bench)?;
     let gone = missing & NETNS != 0;
     let target = if gone { bench.remove_namespace(target)? } else { target };
     if gone {
@@ -178,7 +178,7 @@ fn restores_container(bench: &Bench) -> Outcome {
 }
 
 fn leaves_nothing(bench: &Bench) -> Outcome {
-    let Beside { target, before } = beside(bench)?;
+    let Neighbour { target, before } = beside(bench)?;
     bench.detach(&target)?;
     as_before(bench, &before, false)
 }
@@ -230,7 +230,7 @@ fn any_order(bench: &Bench) -> Outcome {
 }
 
 fn plain_file(bench: &Bench) -> Outcome {
-    let Beside { target, before } = beside(bench)?;
+    let Neighbour { target, before } = beside(bench)?;
     let target = bench.remove_namespace(target)?;
     settle();
     std::fs::write(&target.container.path, "").or_broken("write a file")?;
@@ -242,7 +242,7 @@ fn plain_file(bench: &Bench) -> Outcome {
 }
 
 fn interface_gone(bench: &Bench) -> Outcome {
-    let Beside { target, before } = beside(bench)?;
+    let Neighbour { target, before } = beside(bench)?;
     let mut inside = bench.inside(&target.container)?;
     let Some(link) = inside.link_by_name(IFNAME).or_broken("look for a link")? else {
         return crate::case::not_applicable("it makes no interface of that name");

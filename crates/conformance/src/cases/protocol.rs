@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Ask, Bench, IFNAME};
+use crate::bench::{Bench, CallDraft, IFNAME};
 use crate::case::{ANY, Case, Outcome, cases, expect, fail};
 use crate::shape;
 
@@ -88,7 +88,7 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 /// Begins a call with every variable set, for a container that does not exist.
-fn container<'b>(bench: &'b Bench, verb: &str) -> Ask<'b> {
+fn container<'b>(bench: &'b Bench, verb: &str) -> CallDraft<'b> {
     bench
         .ask(verb)
         .set("CNI_CONTAINERID", "c1")
@@ -96,7 +96,7 @@ fn container<'b>(bench: &'b Bench, verb: &str) -> Ask<'b> {
         .set("CNI_IFNAME", IFNAME)
 }
 
-fn refused(ask: Ask<'_>, codes: &[u64]) -> Outcome {
+fn refused(ask: CallDraft<'_>, codes: &[u64]) -> Outcome {
     let answer = ask.send();
     let refusal = answer.refused()?;
     expect(codes.contains(&refusal.code), &format!("an error with code {codes:?}"), || {

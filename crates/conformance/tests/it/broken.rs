@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use conformance::Verdict;
 
-use crate::support::{compare, failures, folder, run, suite, told};
+use crate::support::{compare, failures, folder, run, suite, summary};
 
 /// The faults of `tests/broken/faults.rs`.
 const FAULTS: &str = include_str!("../broken/faults.rs");
@@ -31,7 +31,7 @@ fn each_fault_fails_exactly_the_planned_cases() {
                 } {
                     let dir = folder(&["bridge"], fault);
                     let report = run(&suite(dir.path()));
-                    done.lock().unwrap().insert(at, (fault, failures(&report), told(&report)));
+                    done.lock().unwrap().insert(at, (fault, failures(&report), summary(&report)));
                 }
             });
         }
@@ -58,8 +58,8 @@ fn a_plugin_that_misbehaves_costs_one_case() {
     ] {
         let dir = folder(&["bridge"], fault);
         let report = run(&suite(dir.path()).call_timeout(Duration::from_secs(10)));
-        assert_eq!(failures(&report), ["bridge/version-answers"], "{fault}: {}", told(&report));
-        assert!(told(&report).contains(words), "{fault}: {}", told(&report));
+        assert_eq!(failures(&report), ["bridge/version-answers"], "{fault}: {}", summary(&report));
+        assert!(summary(&report).contains(words), "{fault}: {}", summary(&report));
         let cases = &report.plugins[0].cases;
         let skipped = |case: &&conformance::CaseReport| matches!(&case.verdict, Verdict::Skipped { reason } if reason.contains("version-answers"));
         assert_eq!(cases.iter().filter(skipped).count(), cases.len() - 1, "{fault}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{compare, compare_asked, failures, run, suite, told};
+use crate::support::{compare, compare_asked, failures, run, suite, summary};
 
 /// Cases that fail once in many runs, with simultaneous calls. The reference's `firewall` looks for
 /// its chain and then makes it, so the second of two calls finds that it exists. Why `portmap`
@@ -22,6 +22,6 @@ fn the_references_plugins_fail_what_is_known() {
         let name = &plugin.plugin;
         plugin.cases.retain(|case| !BY_CHANCE.contains(&format!("{name}/{}", case.id).as_str()));
     }
-    compare("go.txt", &failures(&report), &told(&report));
+    compare("go.txt", &failures(&report), &summary(&report));
     compare_asked("go", &report);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use conformance::{Level, Report, Verdict};
 use testkit::feature;
 
-use crate::support::{compare, compare_asked, failures, folder, run, suite, told};
+use crate::support::{compare, compare_asked, failures, folder, run, suite, summary};
 
 /// Into how many shares the cases are divided for a run without `--full`.
 const SHARES: usize = 5;
@@ -22,8 +22,8 @@ fn our_plugins_keep_every_must() {
     if feature::available("full") {
         let dir = folder(&names, "none");
         let report = run(&suite(dir.path()));
-        assert_eq!(report.tally(Level::Must).failed, 0, "{}", told(&report));
-        compare("ours.txt", &failures(&report), &told(&report));
+        assert_eq!(report.tally(Level::Must).failed, 0, "{}", summary(&report));
+        compare("ours.txt", &failures(&report), &summary(&report));
         compare_asked("ours", &report);
         return;
     }
@@ -34,7 +34,7 @@ fn our_plugins_keep_every_must() {
         let cases = share(number, SHARES);
         let suite = suite(dir.path()).plugins(&[(*name).to_owned()]).unwrap();
         let report = run(&suite.cases(&cases).unwrap());
-        assert_eq!(report.tally(Level::Must).failed, 0, "{}", told(&report));
+        assert_eq!(report.tally(Level::Must).failed, 0, "{}", summary(&report));
         assert_known(&report);
         asked.extend(cases);
     }
@@ -62,7 +62,7 @@ fn assert_known(report: &Report) {
     let listed: Vec<&str> = listed.map(|(case, _)| case).collect();
     let failed = failures(report);
     let unknown: Vec<_> = failed.iter().filter(|case| !listed.contains(&case.as_str())).collect();
-    assert!(unknown.is_empty(), "not in ours.txt: {unknown:?}\n{}", told(report));
+    assert!(unknown.is_empty(), "not in ours.txt: {unknown:?}\n{}", summary(report));
 }
 
 /// In how many parts the suite runs in the virtual machine, which is slow, while a test's time is
@@ -90,7 +90,7 @@ fn keeps_everything(plugin: &str, part: usize, known: &[&str]) {
     );
     let failed = failures(&report);
     let unknown: Vec<_> = failed.iter().filter(|case| !known.contains(&case.as_str())).collect();
-    assert!(unknown.is_empty(), "{}", told(&report));
+    assert!(unknown.is_empty(), "{}", summary(&report));
     for level in [Level::Must, Level::Should] {
         let tally = report.tally(level);
         assert_eq!(tally.skipped, 0, "{plugin}: {level}: {tally:?}");

@@ -53,7 +53,7 @@ pub(crate) fn failures(report: &Report) -> Vec<String> {
 }
 
 /// The report's text about failures, for a failed test.
-pub(crate) fn told(report: &Report) -> String {
+pub(crate) fn summary(report: &Report) -> String {
     let plugins = report.plugins.iter();
     let lines = plugins.flat_map(|p| p.failures().map(|case| case.text(&p.plugin)));
     lines.collect::<Vec<_>>().join("\n")

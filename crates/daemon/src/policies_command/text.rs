@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use crate::routes_command::columns;
 use crate::services::policy::drops::{DroppedPacket, Page};
-use crate::services::policy::listing::{Listing, NetworkRows, PodRow, PolicyRow, ShownTier, Under};
-use crate::services::policy::log::Counted;
-use crate::services::policy::question::{Judged, OfFamily};
+use crate::services::policy::listing::{
+    DirectionState, Listing, NetworkRows, PodRow, PolicyRow, ShownTier,
+};
+use crate::services::policy::log::DropCounts;
+use crate::services::policy::question::{FamilyJudgement, Judgement};
 
 /// Returns what the user should know beside an answer.
 pub(super) fn asides(notes: &[String], faults: &[String]) -> String {
@@ -15,7 +17,7 @@ pub(super) fn asides(notes: &[String], faults: &[String]) -> String {
 }
 
 /// Returns an explanation as people read it.
-pub(super) fn explanation(judged: &Judged) -> String {
+pub(super) fn explanation(judged: &Judgement) -> String {
     let mut text = String::new();
     let mut families = judged.families.iter();
     let first = families.next();
@@ -33,7 +35,7 @@ pub(super) fn explanation(judged: &Judged) -> String {
 }
 
 /// Returns what an explanation says, without its addresses.
-fn essence(of: &OfFamily) -> (bool, Vec<String>) {
+fn essence(of: &FamilyJudgement) -> (bool, Vec<String>) {
     let without_addresses = |text: &String| {
         let mut text = text.clone();
         for (address, word) in
@@ -117,12 +119,12 @@ fn pod_line(row: &PodRow) -> [String; 4] {
     ]
 }
 
-fn under(under: &Under) -> String {
+fn under(under: &DirectionState) -> String {
     match under {
-        Under::Open => "open".to_owned(),
-        Under::Limited(by) => format!("limited by {}", by.join(", ")),
-        Under::Isolated(by) => format!("isolated by {}", by.join(", ")),
-        Under::Closed(why) => format!("closed: {why}"),
+        DirectionState::Open => "open".to_owned(),
+        DirectionState::Limited(by) => format!("limited by {}", by.join(", ")),
+        DirectionState::Isolated(by) => format!("isolated by {}", by.join(", ")),
+        DirectionState::Closed(why) => format!("closed: {why}"),
     }
 }
 
@@ -220,7 +222,7 @@ pub(super) fn summary(page: &Page) -> String {
     }
     text.push('\n');
     for one in &page.inside {
-        let Counted { ingress, egress, reset } = one.counted;
+        let DropCounts { ingress, egress, reset } = one.counted;
         let _ = writeln!(
             text,
             "{}: {ingress} into it and {egress} out of it were dropped in its own network namespace, \
@@ -237,11 +239,11 @@ mod tests {
     use crate::command_line::json;
     use crate::services::policy::listing::list;
     use crate::services::policy::objects;
-    use crate::services::policy::of_files::{self, OfFiles};
+    use crate::services::policy::of_files::{self, FileWorld};
     use crate::services::policy::question::{End, Question, judge};
     use expect_test::expect;
 
-    fn of_files(text: &str) -> OfFiles {
+    fn of_files(text: &str) -> FileWorld {
         let read = objects::read_stream("a.yaml", text.as_bytes());
         of_files::world(vec![read], None).unwrap()
     }
@@ -267,7 +269,7 @@ mod tests {
 {apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: nobody}, spec: {tier: Baseline, priority: 10, subject: {namespaces: {matchLabels: {a: b}}}}}
 "#,
         );
-        let unknown = vec![crate::services::policy::listing::Unknown {
+        let unknown = vec![crate::services::policy::listing::UnknownAttachment {
             name: "shop/late".to_owned(),
             addresses: vec!["10.0.0.9".parse().unwrap()],
         }];
@@ -410,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_is_counted() {
-        use crate::services::policy::drops::DroppedInside;
+        use crate::services::policy::drops::InsideDrops;
         let page = Page {
             version: 1,
             drops: Vec::new(),
@@ -423,16 +425,16 @@ mod tests {
             fault: None,
             inside: Vec::new(),
         };
-        let counted = |ingress, egress| Some(Counted { ingress, egress, reset: egress / 2 });
+        let counted = |ingress, egress| Some(DropCounts { ingress, egress, reset: egress / 2 });
         let pages = [
             page.clone(),
             Page { since_start: counted(7, 0), ..page.clone() },
             Page { since_start: counted(20, 4), overrun: 2, gone: 3, ..page.clone() },
             Page { fault: Some("no such log".to_owned()), ..page.clone() },
             Page {
-                inside: vec![DroppedInside {
+                inside: vec![InsideDrops {
                     pod: "pod shop/db".to_owned(),
-                    counted: Counted { ingress: 3, egress: 2, reset: 1 },
+                    counted: DropCounts { ingress: 3, egress: 2, reset: 1 },
                 }],
                 ..page
             },

@@ -35,13 +35,13 @@ use node_api::inbox;
 use state::Durability;
 
 use context::Context;
-use deferred::Late;
+use deferred::DeferredReleases;
 use flags::Flags;
 use service::Service;
 use store::Store;
 
 use super::Stop;
-use super::docker::Dockers;
+use super::docker::DriverRecords;
 use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
 use crate::bell::Bell;
 use crate::command_line::Invocation;
@@ -60,7 +60,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let pid_file = flags.pid_file.clone();
     let _attended = process.attend("dhcp", &invocation.loaded)?;
     let health = process.health.clone();
-    let dockers = Dockers::new(&process.roots()).map_err(failed)?;
+    let dockers = DriverRecords::new(&process.roots()).map_err(failed)?;
     let result =
         serve(flags, handed_over, (signals, health), (state.as_path(), dockers), |socket| {
             if let Some(path) = &pid_file {
@@ -83,7 +83,7 @@ fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
     (signals, health): (Bell, Health),
-    (state, dockers): (&Path, Dockers),
+    (state, dockers): (&Path, DriverRecords),
     ready: impl FnOnce(&Path) -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
     let socket = flags.on_host(&flags.socket);
@@ -92,7 +92,7 @@ fn serve(
         boot_id: state::boot_id().map_err(failed)?,
         poller: Poller::new().map_err(failed)?,
         store: Store::open(state).map_err(failed)?,
-        late: Late::open(state).map_err(failed)?,
+        late: DeferredReleases::open(state).map_err(failed)?,
         census: Census::new(),
         dockers,
         host: RouteSocket::open().map_err(failed)?,

@@ -73,7 +73,7 @@ use cni_runtime::{Cache, Runtime};
 
 use driver::Driver;
 use journal::Journal;
-pub(crate) use mend::Dockers;
+pub(crate) use mend::DriverRecords;
 use serve::Server;
 
 use super::Stop;

@@ -371,9 +371,9 @@ impl Pages {
     }
 }
 
-/// What a watch reports.
+/// A message of a watch.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Watched {
+pub(super) struct WatchReport {
     #[serde(default)]
     pub(super) header: Header,
     /// It has begun.
@@ -391,7 +391,7 @@ pub(super) struct Watched {
     pub(super) events: Vec<WatchEvent>,
 }
 
-impl Watched {
+impl WatchReport {
     /// Returns why it has ended, in words.
     pub(super) fn reason(&self) -> &str {
         match self.cancel_reason.as_str() {
@@ -440,7 +440,7 @@ impl Watch<'_> {
     }
 
     /// Returns the next report. If waiting for it is given up, nothing is lost.
-    pub(super) async fn next(&mut self) -> Result<Watched, EtcdError> {
+    pub(super) async fn next(&mut self) -> Result<WatchReport, EtcdError> {
         let read = {
             let line = self.lines.read_until(b'\n', &mut self.line);
             let (line, made_anew) = (pin!(line), pin!(self.made_anew.changed()));

@@ -63,7 +63,7 @@ pub(super) enum ConnectError {
 }
 
 /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
-/// may take `timeout` to open. A kubeconfig is read again when that may help ([`Renewed`]).
+/// may take `timeout` to open. A kubeconfig is read again when that may help ([`RenewedClient`]).
 ///
 /// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
 /// where it matters whether they happened.
@@ -104,7 +104,7 @@ async fn connect(kubeconfig: Option<&Path>, manner: Manner) -> Result<Client, Co
     let credentials = Credentials::read(path);
     let client = connect_once(Some(path), manner.clone()).await?;
     let namespace = client.default_namespace().to_owned();
-    let renewed = Arc::new(Renewed {
+    let renewed = Arc::new(RenewedClient {
         manner,
         present: Mutex::new((client, credentials)),
         is_in_doubt: AtomicBool::new(false),
@@ -156,13 +156,13 @@ async fn configuration(
 /// So once the server has not answered a request or has not let it pass, later requests look whether
 /// they are others by now, until one of these is answered. A watch goes on where it was: the
 /// kubeconfig still names the same cluster.
-struct Renewed {
+struct RenewedClient {
     manner: Manner,
     present: Mutex<(Client, Credentials)>,
     is_in_doubt: AtomicBool,
 }
 
-impl Renewed {
+impl RenewedClient {
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let was_there = self.is_in_doubt.load(Ordering::Relaxed);
         let (client, wrong) = self.client(was_there).await;

@@ -84,7 +84,7 @@ pub(super) fn look_at_inbox(
 
 /// Connections that have sent nothing yet, or nothing since their last answer.
 #[derive(Debug, Default)]
-struct Silent {
+struct SilentConnections {
     inner: Mutex<Inner>,
 }
 
@@ -97,9 +97,9 @@ struct Inner {
     wanted: bool,
 }
 
-impl Silent {
+impl SilentConnections {
     /// Counts a connection as silent until the returned value is dropped.
-    fn note(self: &Arc<Self>) -> SilentOne {
+    fn note(self: &Arc<Self>) -> SilentConnection {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.count += 1;
         let (number, end) = (inner.count, Arc::new(Notify::new()));
@@ -108,7 +108,7 @@ impl Silent {
         } else {
             inner.all.insert(number, Arc::clone(&end));
         }
-        SilentOne { of: Arc::clone(self), number, end }
+        SilentConnection { of: Arc::clone(self), number, end }
     }
 
     /// Ends the connection that has been silent longest, or the next one that falls silent.
@@ -121,15 +121,15 @@ impl Silent {
     }
 }
 
-/// A connection that is silent.
+/// One of them, as long as it is silent.
 #[derive(Debug)]
-struct SilentOne {
-    of: Arc<Silent>,
+struct SilentConnection {
+    of: Arc<SilentConnections>,
     number: u64,
     end: Arc<Notify>,
 }
 
-impl Drop for SilentOne {
+impl Drop for SilentConnection {
     fn drop(&mut self) {
         self.of.inner.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
     }
@@ -137,7 +137,7 @@ impl Drop for SilentOne {
 
 async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let silent = Arc::new(Silent::default());
+    let silent = Arc::new(SilentConnections::default());
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -164,7 +164,7 @@ async fn accept<A: Answers>(answers: Arc<A>, listener: UnixListener) {
 
 async fn talk<A: Answers>(
     answers: &A,
-    mut waiting: SilentOne,
+    mut waiting: SilentConnection,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
     // The socket's mode says the same; its folder's mode may have been widened.

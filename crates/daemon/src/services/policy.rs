@@ -8,7 +8,7 @@
 //! | `further` | what the annotations of pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
-//! | `patience` | ADDs that wait for the first lists |
+//! | `add_queue` | ADDs that wait for the first lists |
 //! | `tell` | what is written to the API server, and when |
 //! | `concern` | which connections a change may forbid |
 //! | `isolate` | the isolation of namespaces, as the configuration says it |
@@ -32,6 +32,7 @@
 //! for a disk, and takes the requests of plugins before other work. Nothing is removed when the
 //! service ends.
 
+mod add_queue;
 pub(crate) mod answers;
 mod cluster;
 mod concern;
@@ -52,7 +53,6 @@ mod lists;
 pub(crate) mod log;
 pub(crate) mod objects;
 pub(crate) mod of_files;
-mod patience;
 pub(crate) mod question;
 mod records;
 mod said;
@@ -77,20 +77,20 @@ use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
 use state::{Durability, Roots};
 
+use self::add_queue::AddQueue;
 use self::concern::Concern;
 use self::counts::Counts;
 use self::cuts::{Cuts, Departures};
 use self::drops::Drops;
 use self::engine::{Engine, Event, Todo};
-use self::filter::{Brought, Filter};
+use self::filter::{Filter, TableDifference};
 use self::folder::Files;
 use self::known::{Disk, Keeper};
 use self::links::{Links, Repairs};
 use self::lists::Origin;
 use self::log::Counters;
-use self::patience::Patience;
 use self::records::{Id, id};
-use self::server::{Heard, Order, Reply, Server};
+use self::server::{Order, Reply, Server, ThreadEvent};
 use self::shared::Shared;
 use super::Stop;
 use super::outlet::{self, Inlet};
@@ -281,7 +281,7 @@ struct Service {
     counts: Counts,
     health: Health,
     pace: Pace,
-    patience: Patience<(Request, Reply)>,
+    adds: AddQueue<(Request, Reply)>,
     /// Why the last attempt to bring the packet filter to the program failed.
     refused: Option<String>,
     /// Records were not listed again since the start. A plugin to which no process was listening
@@ -331,7 +331,7 @@ impl Service {
             counts,
             health,
             pace: Pace::new(config.interval),
-            patience: Patience::new(Instant::now()),
+            adds: AddQueue::new(Instant::now()),
             refused: None,
             is_new: true,
             judges_services: false,
@@ -394,7 +394,7 @@ impl Service {
         poller: &Poller,
         signals: &Bell,
         changes: &Changes,
-        inlet: &Inlet<Heard>,
+        inlet: &Inlet<ThreadEvent>,
     ) -> std::io::Result<()> {
         loop {
             self.health.turns();
@@ -439,7 +439,7 @@ impl Service {
         let now = Instant::now();
         let due = self.shared.engine().due();
         let all =
-            [due, self.services_at, self.read_at, self.list_at, self.save_at, self.patience.due()];
+            [due, self.services_at, self.read_at, self.list_at, self.save_at, self.adds.due()];
         let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
         let looks = [self.pace.until_due(now), self.links.until_due(now)];
         until.chain(looks).min().unwrap_or(LONG)
@@ -476,7 +476,7 @@ impl Service {
     }
 
     /// Takes all that was heard, makes one transaction of it, and answers.
-    fn take(&mut self, heard: Vec<Heard>) {
+    fn take(&mut self, heard: Vec<ThreadEvent>) {
         let mut asked: Vec<(Request, Reply)> = Vec::new();
         let mut gone: BTreeMap<Id, BTreeSet<IpAddr>> = BTreeMap::new();
         {
@@ -484,9 +484,9 @@ impl Service {
             let mut engine = self.shared.engine();
             for heard in heard {
                 match heard {
-                    Heard::Event(event, _place) => engine.hear(*event, now),
-                    Heard::Written(done) => self.health.needs("writing of statuses", done),
-                    Heard::Asked(request, reply) => {
+                    ThreadEvent::Event(event, _place) => engine.hear(*event, now),
+                    ThreadEvent::Written(done) => self.health.needs("writing of statuses", done),
+                    ThreadEvent::Asked(request, reply) => {
                         match &*request {
                             Request::Start(started) => {
                                 engine.start(started.clone());
@@ -517,7 +517,7 @@ impl Service {
             }
             match request {
                 Request::Start(_) if is_gathering && done.is_ok() => {
-                    self.patience.hold((request, reply));
+                    self.adds.hold((request, reply));
                 }
                 _ => reply.send(self.answer(&request, &done)),
             }
@@ -531,7 +531,7 @@ impl Service {
             engine.program().is_some() || engine.silence().is_some()
         };
         let done = self.refused.clone().map_or(Ok(()), Err);
-        for (request, reply) in self.patience.take(is_over, Instant::now()) {
+        for (request, reply) in self.adds.take(is_over, Instant::now()) {
             reply.send(self.answer(&request, &done));
         }
     }
@@ -709,7 +709,7 @@ impl Service {
         self.look_for_services();
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
         self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
-        let Brought { lines, is_as_it_was } = match brought {
+        let TableDifference { lines, is_as_it_was } = match brought {
             Ok(brought) => {
                 if !self.filter.logs() {
                     self.health.needs(drops::NEED, Err(NO_LOG.to_owned()));

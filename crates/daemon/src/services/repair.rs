@@ -27,7 +27,7 @@ use plugins::shared::shared_object;
 use state::Index;
 
 use super::Stop;
-use super::docker::Dockers;
+use super::docker::DriverRecords;
 use super::ovs::Switches;
 use super::pace::{Pace, processor_time};
 use super::runtimes::{Flags, Node};
@@ -38,8 +38,8 @@ use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
 use own_plugins::OwnPlugins;
-use remembered::Remembered;
-use schedule::{Backoff, Left, Turns};
+use remembered::AttachmentCache;
+use schedule::{Backoff, Remainder, Turns};
 
 /// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;
@@ -69,7 +69,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
     let node = Node::new(&flags, process);
     let mut service = Service {
-        dockers: Dockers::new(&node.roots).map_err(failed)?,
+        dockers: DriverRecords::new(&node.roots).map_err(failed)?,
         plugins: OwnPlugins::new(&flags, &node.roots).map_err(failed)?,
         node,
         health: process.health.clone(),
@@ -77,7 +77,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         switches,
         pace: Pace::new(flags.interval),
         quarrels: Backoff::default(),
-        remembered: Remembered::default(),
+        remembered: AttachmentCache::default(),
         host_links: BTreeSet::new(),
         turns: Turns::default(),
         listen_failure: None,
@@ -98,13 +98,13 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
 struct Service {
     node: Node,
     health: Health,
-    dockers: Dockers,
+    dockers: DriverRecords,
     plugins: OwnPlugins,
     listener: Listener,
     switches: Switches,
     pace: Pace,
     quarrels: Backoff,
-    remembered: Remembered,
+    remembered: AttachmentCache,
     /// The names of attachments' links on the host, including bridges.
     host_links: BTreeSet<String>,
     turns: Turns,
@@ -258,10 +258,10 @@ impl Service {
     }
 
     /// Reports what cannot be restored, once, if that was so at the last look too.
-    fn cannot(&mut self, key: &AttachmentKey, left: &str) -> Left {
+    fn cannot(&mut self, key: &AttachmentKey, left: &str) -> Remainder {
         let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
         let lasts = self.quarrels.left(key, left);
-        if lasts == Left::Lasting {
+        if lasts == Remainder::Lasting {
             tracing::warn!(%network, %container_id, %ifname, left, "cannot be put back");
         }
         lasts
@@ -281,13 +281,13 @@ impl Service {
             return true;
         }
         if !self.quarrels.is_lasting(key, damage) {
-            return self.cannot(key, damage) == Left::New;
+            return self.cannot(key, damage) == Remainder::New;
         }
         let written = self.remembered.write_again(runtime, &self.node.roots, known);
         let known = match written.map(Option::<&Known>::cloned) {
             Ok(Some(known)) => known,
-            Ok(None) => return self.cannot(key, damage) == Left::New,
-            Err(error) => return self.cannot(key, &format!("{damage}; {error}")) == Left::New,
+            Ok(None) => return self.cannot(key, damage) == Remainder::New,
+            Err(error) => return self.cannot(key, &format!("{damage}; {error}")) == Remainder::New,
         };
         let (network, container_id, ifname) = (&key.network, &key.container_id, &key.ifname);
         tracing::info!(%network, %container_id, %ifname, file = ?known.file(), "wrote the cache's damaged file again");
@@ -324,7 +324,7 @@ impl Service {
         if let Some(pause) = self.quarrels.note(key, &put_back, now) {
             tracing::warn!(%network, %container_id, %ifname, ?pause, "another program keeps changing it; it is left alone for a while");
         }
-        lasts == Left::New
+        lasts == Remainder::New
     }
 
     /// Restores what other programs changed, where the interface is; `None` when the attachment

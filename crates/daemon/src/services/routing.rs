@@ -90,14 +90,14 @@ use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL, TABLE_MAIN};
 use routing::blocks::Records;
-use routing::cluster::{Event, News, Seen};
+use routing::cluster::{Event, News, NodeRecord};
 use routing::document::Document;
-use routing::earlier::Earlier;
+use routing::earlier::EarlierPrefixes;
 use routing::object::Key;
-use routing::plan::{Change, ForeignRoute, Observed};
+use routing::plan::{Change, ForeignRoute, ObservedObjects};
 use routing::render;
-use routing::routing::Leaving;
-use routing::settings::{Backend, Found, LinkName, Own, Paths, TakenOver, Tunnels};
+use routing::routing::LeaveMode;
+use routing::settings::{Backend, ExistingTunnel, LinkName, NodeFacts, OwnNode, Paths, Tunnels};
 use routing::{
     Family, MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap,
     settings,
@@ -107,15 +107,15 @@ pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
 use self::apply::Kind;
-use self::cluster_nodes::{ClusterNodes, Heard, Told};
+use self::cluster_nodes::{ClusterNodes, NodeReport, NodesEvent};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
-use self::files::{Disk, Published};
+use self::files::{Disk, NetworkFiles};
 use self::filter::Filter;
 use self::host::{Host, IP_FORWARD, Links};
-use self::making::{Made, Results, are_many};
+use self::making::{ChangesOutcome, Results, are_many};
 use self::nodes::Nodes;
-use self::of_source::OfSource;
+use self::of_source::SourceNode;
 use self::own_lease::Configuration;
 use self::probes::Probes;
 use self::spaces::Spaces;
@@ -201,29 +201,29 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNINSTALL) {
         let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
         let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
-        let published = Published::new(config, under_policy(&invocation.config().policy));
+        let published = NetworkFiles::new(config, under_policy(&invocation.config().policy));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
             }
-            true => Leaving::ToFlannel,
-            false => Leaving::Clean,
+            true => LeaveMode::ToFlannel,
+            false => LeaveMode::Clean,
         };
         let forget = || match (config.source.0, &of_etcd) {
             (RoutingSource::Kubernetes, _) => {
                 let mut annotations = vec![annotation::KEY.to_owned()];
-                if let (Some(of_flannel), Leaving::Clean) = (&settings.flannel, leaving) {
+                if let (Some(of_flannel), LeaveMode::Clean) = (&settings.flannel, leaving) {
                     annotations.extend(flannel::annotations::written(of_flannel));
                 }
                 cluster_nodes::forget(config.kubeconfig.as_deref(), &node, &annotations)
             }
-            (RoutingSource::Etcd, Some(of_etcd)) if leaving == Leaving::Clean => {
+            (RoutingSource::Etcd, Some(of_etcd)) if leaving == LeaveMode::Clean => {
                 own_lease::forget(config, &settings, &node, &of_etcd.windows)
             }
             _ => Ok(()),
         };
         let roots = process.roots();
-        if leaving == Leaving::Clean && !invocation.more.get_flag(FORCE) {
+        if leaving == LeaveMode::Clean && !invocation.more.get_flag(FORCE) {
             leave::refuse_attached(&config.network, &roots)?;
         }
         return leave::leave(&settings, &node, leaving, &disk, &published, &roots, forget);
@@ -244,7 +244,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let listener = Listener::open(Vec::new(), &config.socketpath).map_err(failed)?;
     let socket = listener.path.clone();
     let policy = under_policy(&invocation.config().policy);
-    let published = Published::new(config, policy);
+    let published = NetworkFiles::new(config, policy);
     let mut service = Service::new(config, settings, node, folder, of_etcd, published, process)?;
     let shared = service.shared.clone();
     let answer = Box::new(move |target: &str| shared.answer(target));
@@ -391,17 +391,17 @@ struct Service {
     /// The records of spaces that cannot be asked for, each with the reason.
     away: BTreeMap<Records, String>,
     /// This node, as its source says.
-    of_source: Result<OfSource, String>,
+    of_source: Result<SourceNode, String>,
     /// This node's tunnels, once they are known: other nodes reach it by them.
-    tunnels: PerFamily<Option<TakenOver>>,
+    tunnels: PerFamily<Option<ExistingTunnel>>,
     /// The hardware addresses of its tunnels, as the disk has them.
     recorded: PerFamily<Option<MacAddr>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
     /// Those that this node had before.
-    earlier: Earlier,
+    earlier: EarlierPrefixes,
     disk: Disk,
-    published: Published,
+    published: NetworkFiles,
     /// Configurations that runtimes take before ours, in sentences.
     before_ours: Vec<String>,
     folders: Folders,
@@ -449,7 +449,7 @@ impl Service {
         node: String,
         folder: PathBuf,
         of_etcd: Option<Configuration>,
-        published: Published,
+        published: NetworkFiles,
         process: &Process,
     ) -> Result<Self, Stop> {
         let netlink = RouteSocket::open().map_err(failed)?;
@@ -498,7 +498,7 @@ impl Service {
             tunnels: PerFamily::default(),
             recorded: PerFamily::default(),
             prefixes: Vec::new(),
-            earlier: Earlier::default(),
+            earlier: EarlierPrefixes::default(),
             disk: Disk::new(&folder),
             published,
             before_ours: Vec::new(),
@@ -542,7 +542,7 @@ impl Service {
         }
         let now = self.clock.now();
         let todo = self.shared.routing().restore(document, now);
-        self.obey(todo);
+        self.carry_out(todo);
         self.learn();
         self.look();
     }
@@ -587,7 +587,7 @@ impl Service {
                     ASKED => {
                         if self.shared.take_accepted() {
                             let todo = self.shared.routing().accept(self.clock.now());
-                            self.obey(todo);
+                            self.carry_out(todo);
                         }
                         self.tell_condition();
                     }
@@ -637,7 +637,7 @@ impl Service {
         let now = self.clock.now();
         if self.shared.routing().due().is_some_and(|due| due <= now) {
             let todo = self.shared.routing().tick(now);
-            self.obey(todo);
+            self.carry_out(todo);
         }
         if self.save_at.is_some_and(|at| at <= Instant::now()) {
             self.save();
@@ -684,7 +684,7 @@ impl Service {
 
     /// Takes a list of nodes. One that cannot be read changes nothing: the last one counts. Returns
     /// whether this node is another now, or the list is the first.
-    fn take_list(&mut self, read: Result<Vec<Seen>, String>) -> bool {
+    fn take_list(&mut self, read: Result<Vec<NodeRecord>, String>) -> bool {
         let before = self.of_source.clone();
         let was_listed = self.shared.routing().cluster().listed();
         let event = match read {
@@ -694,7 +694,7 @@ impl Service {
                 self.prefixes = readable.flat_map(|node| node.prefixes.iter().copied()).collect();
                 if let Source::File(nodes) = &self.source {
                     let own = nodes::own(&seen, &self.node, nodes.path());
-                    self.take_own(own.map(OfSource::from));
+                    self.take_own(own.map(SourceNode::from));
                 }
                 Event::Listed(seen)
             }
@@ -705,29 +705,29 @@ impl Service {
             }
         };
         let todo = self.shared.routing().event(event, self.clock.now());
-        self.obey(todo);
+        self.carry_out(todo);
         !was_listed || self.of_source != before
     }
 
     /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now, or the
     /// list is the first.
-    fn take_heard(&mut self, heard: Heard) -> bool {
+    fn take_heard(&mut self, heard: NodesEvent) -> bool {
         let before = self.of_source.clone();
         let was_listed = self.shared.routing().cluster().listed();
         let event = match heard {
-            Heard::Listed(nodes) => {
+            NodesEvent::Listed(nodes) => {
                 let own = nodes.iter().find_map(|node| node.own.as_deref());
                 let own = own.map_or_else(
                     || Err(self.no_node()),
-                    |fields| OfSource::of_fields(fields, &self.settings),
+                    |fields| SourceNode::of_fields(fields, &self.settings),
                 );
                 self.take_own(own);
                 let prefixes = nodes.iter().flat_map(|node| &node.prefixes);
                 self.prefixes = prefixes.copied().collect();
                 Event::Listed(nodes.into_iter().map(|node| node.seen).collect())
             }
-            Heard::Changed(node) => {
-                let Told { prefixes, seen, own } = *node;
+            NodesEvent::Changed(node) => {
+                let NodeReport { prefixes, seen, own } = *node;
                 for prefix in prefixes {
                     // A Node changes all the time, and its prefix does not.
                     if !self.prefixes.contains(&prefix) {
@@ -735,31 +735,31 @@ impl Service {
                     }
                 }
                 if let Some(fields) = own {
-                    self.take_own(OfSource::of_fields(&fields, &self.settings));
+                    self.take_own(SourceNode::of_fields(&fields, &self.settings));
                 }
                 Event::Changed(seen)
             }
-            Heard::Deleted(name) => {
+            NodesEvent::Deleted(name) => {
                 if name == self.node {
                     self.take_own(Err(self.no_node()));
                 }
                 Event::Deleted(name)
             }
-            Heard::Silent(why) => {
+            NodesEvent::Silent(why) => {
                 self.health.needs("API server", Err(why));
                 let todo = self.shared.routing().event(Event::Silent, self.clock.now());
-                self.obey(todo);
+                self.carry_out(todo);
                 return false;
             }
-            Heard::Answers => Event::Answers,
-            Heard::Written(done) => {
+            NodesEvent::Answers => Event::Answers,
+            NodesEvent::Written(done) => {
                 self.health.needs("Node of this node", done);
                 return false;
             }
         };
         self.health.needs("API server", Ok(()));
         let todo = self.shared.routing().event(event, self.clock.now());
-        self.obey(todo);
+        self.carry_out(todo);
         if self.earlier.has_any() {
             // Another node may have been given what is kept here.
             self.pace.hurry(Instant::now());
@@ -781,7 +781,7 @@ impl Service {
     }
 
     /// Takes what the source says of this node. If it says nothing, what is programmed stays.
-    fn take_own(&mut self, own: Result<OfSource, String>) {
+    fn take_own(&mut self, own: Result<SourceNode, String>) {
         if let Err(why) = &own {
             // This comes before the list counts: a list that lacks this node may lack other nodes
             // too.
@@ -872,7 +872,7 @@ impl Service {
         todo.look_up.append(&mut self.unknown);
         self.looking = false;
         self.looked_up.clear();
-        let put_back = self.obey(todo);
+        let put_back = self.carry_out(todo);
         if let (Some(first), true, false) = (put_back, self.settled, is_other) {
             self.counts.put_back();
             match first {
@@ -973,7 +973,7 @@ impl Service {
     }
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
-    fn find_own(&mut self, host: &Host) -> Result<Own, String> {
+    fn find_own(&mut self, host: &Host) -> Result<OwnNode, String> {
         let node = self.of_source.clone()?;
         let unused = node.unused.iter().map(|prefix| {
             let family = Family::of_prefix(*prefix);
@@ -990,7 +990,7 @@ impl Service {
     }
 
     /// Finds out what this node is, if its source says this; without what is kept.
-    fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
+    fn own_of(&mut self, node: &SourceNode, host: &Host) -> Result<OwnNode, String> {
         let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
         // A configuration of flanneld's is for all nodes.
         let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
@@ -1021,7 +1021,7 @@ impl Service {
         if let Some(is_wrong) = is_wrong {
             return Err(is_wrong);
         }
-        let found = Found {
+        let found = NodeFacts {
             name: self.node.clone(),
             uid: node.uid.clone(),
             prefixes: node.prefixes.clone(),
@@ -1030,12 +1030,12 @@ impl Service {
             uplinks,
             taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
         };
-        let own = Own::new(&self.settings, found);
+        let own = OwnNode::new(&self.settings, found);
         for family in Family::ALL {
             let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
             if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
                 let name = own.tunnels.get(family).clone();
-                *self.tunnels.get_mut(family) = Some(TakenOver { name, mac: Some(mac) });
+                *self.tunnels.get_mut(family) = Some(ExistingTunnel { name, mac: Some(mac) });
             }
         }
         Ok(own)
@@ -1043,7 +1043,7 @@ impl Service {
 
     /// Finds out which of the prefixes that this node had before are kept, since pods may live in
     /// them.
-    fn find_kept(&mut self, node: &OfSource, host: &Host) -> Vec<IpNet> {
+    fn find_kept(&mut self, node: &SourceNode, host: &Host) -> Vec<IpNet> {
         self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
         // A block that this node has given up belongs to no node, or to another one.
         self.earlier.had(host.own_prefixes().filter(|own| !self.settings.is_of_space(*own)));
@@ -1056,13 +1056,18 @@ impl Service {
             news.iter().for_each(tell);
         }
         let ranges = &self.settings.cluster_ranges;
-        let bridge = host.bridge_for(&Published::bridges(), &node.prefixes, ranges);
+        let bridge = host.bridge_for(&NetworkFiles::bridges(), &node.prefixes, ranges);
         self.published.use_bridge(bridge);
         self.earlier.kept()
     }
 
     /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
-    fn tunnel_before(&self, node: &OfSource, host: &Host, family: Family) -> Option<TakenOver> {
+    fn tunnel_before(
+        &self,
+        node: &SourceNode,
+        host: &Host,
+        family: Family,
+    ) -> Option<ExistingTunnel> {
         if let Some(known) = self.tunnels.get(family) {
             return Some(known.clone());
         }
@@ -1075,13 +1080,13 @@ impl Service {
             || settings::tunnel_name(&self.settings, family).into(),
             |there| there.name,
         );
-        Some(TakenOver { name, mac })
+        Some(ExistingTunnel { name, mac })
     }
 
     /// Says why nothing may be programmed on this host: before anything is programmed, a range of
     /// pods must not overlap one that the host uses. A space may be newer than the other ranges, so
     /// it is checked by itself.
-    fn overlap(&self, host: &Host, observed: &Observed) -> Option<String> {
+    fn overlap(&self, host: &Host, observed: &ObservedObjects) -> Option<String> {
         let objects = observed.objects();
         let is_empty = objects.keys().all(Key::is_filter);
         let is_new = |range: &&IpNet| {
@@ -1117,7 +1122,7 @@ impl Service {
     }
 
     /// Returns what this node's Node publishes to other nodes: to those of ours, and to flannelds.
-    fn annotations(&self, own: &Own) -> BTreeMap<String, String> {
+    fn annotations(&self, own: &OwnNode) -> BTreeMap<String, String> {
         if self.settings.standby {
             return BTreeMap::new();
         }
@@ -1132,7 +1137,7 @@ impl Service {
     }
 
     /// Passes to routing what this node is, or why it is not known yet.
-    fn take_found(&mut self, own: Result<Own, String>) {
+    fn take_found(&mut self, own: Result<OwnNode, String>) {
         let now = self.clock.now();
         let mut routing = self.shared.routing();
         let waits_for = routing.waits_for().map(str::to_owned);
@@ -1153,7 +1158,7 @@ impl Service {
                 self.filter_brought = None;
                 let todo = routing.own(own, now);
                 drop(routing);
-                self.obey(todo);
+                self.carry_out(todo);
             }
             Err(why) => {
                 if waits_for.as_ref() != Some(&why) {
@@ -1186,7 +1191,7 @@ impl Service {
         };
         let todo = self.look_up(addresses);
         self.looked_up = HashSet::new();
-        self.obey(todo);
+        self.carry_out(todo);
     }
 
     /// Looks up the ways to addresses. If the kernel does not answer, what is known of the others
@@ -1206,7 +1211,7 @@ impl Service {
     }
 
     /// Does what routing says, until it says nothing more. Returns the first change that was made.
-    fn obey(&mut self, mut todo: Todo) -> Option<Change> {
+    fn carry_out(&mut self, mut todo: Todo) -> Option<Change> {
         let mut first = None;
         loop {
             todo.news.iter().for_each(tell);
@@ -1236,7 +1241,7 @@ impl Service {
         if self.settings.standby || self.looking {
             return None;
         }
-        let mut made = Made::default();
+        let mut made = ChangesOutcome::default();
         let mut runs = apply::runs(changes).peekable();
         while let Some((kind, run)) = runs.next() {
             let of_run = match kind {
@@ -1290,7 +1295,7 @@ impl Service {
     }
 
     /// Removes the tunnels that go, and makes none.
-    fn make_no_tunnels(&mut self, run: &[Change], why: &str) -> Made {
+    fn make_no_tunnels(&mut self, run: &[Change], why: &str) -> ChangesOutcome {
         let (goes, comes): (Vec<&Change>, Vec<&Change>) =
             run.iter().partition(|change| matches!(change, Change::Remove(..)));
         let results = apply::apply(&mut self.netlink, &mut self.links, &goes);
@@ -1301,7 +1306,7 @@ impl Service {
 
     /// Makes objects of ours. Elements of the packet filter's table come before them. They are noted
     /// while the table is still to be made; it is made at the same time if the objects are many.
-    fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> Made {
+    fn make_objects(&mut self, elements: &[Change], objects: &[Change]) -> ChangesOutcome {
         let is_due = are_many(objects) && !self.filter_stands;
         let brings = is_due && self.knows_filter() == (true, true);
         let Service { filter, netlink, links, shared, counts, clock, .. } = self;
@@ -1329,7 +1334,7 @@ impl Service {
     }
 
     /// Removes routes of others where ours stand.
-    fn remove_foreign(&mut self, changes: &[Change]) -> Made {
+    fn remove_foreign(&mut self, changes: &[Change]) -> ChangesOutcome {
         let routing = self.shared.routing();
         let (all, early): (Vec<&Change>, Vec<&Change>) =
             changes.iter().partition(|change| routing.may_follow(change));
@@ -1341,7 +1346,7 @@ impl Service {
     }
 
     /// Changes elements of the packet filter's table, which stands.
-    fn change_filter(&mut self, changes: &[Change]) -> Made {
+    fn change_filter(&mut self, changes: &[Change]) -> ChangesOutcome {
         if let Err(error) = self.filter.change(changes) {
             // The table has noted the changes all the same; the next look at it makes them.
             self.filter_brought = None;
@@ -1662,7 +1667,7 @@ fn is_in(prefix: IpNet, mut others: impl Iterator<Item = IpNet>) -> bool {
 }
 
 /// Reports whether a link has the name of one of this node's tunnels or uplinks.
-fn own_name(own: &Own, name: &str) -> bool {
+fn own_name(own: &OwnNode, name: &str) -> bool {
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     uplinks
         .map(|uplink| &uplink.name)

@@ -13,7 +13,7 @@ use agent::keys::Key;
 use agent::load::Identity;
 use agent::metrics;
 use agent::report::{Report, State};
-use agent::{Config, Loaded};
+use agent::{Config, LoadedConfig};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::{FileError, Roots};
@@ -27,7 +27,7 @@ use crate::listen::{self, ListenError, Listener};
 use crate::log;
 
 /// Reads the command line and the configuration again.
-pub(crate) type Reread = Arc<dyn Fn() -> Result<Config, Stop> + Send + Sync>;
+pub(crate) type ConfigReader = Arc<dyn Fn() -> Result<Config, Stop> + Send + Sync>;
 
 /// What a service finds when it starts.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(crate) struct Process {
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) health: Health,
     pub(crate) log: log::Control,
-    pub(crate) reread: Reread,
+    pub(crate) reread: ConfigReader,
     /// Whether a SIGHUP asked for the configuration to be read again before the service could.
     pub(crate) hung_up: Arc<AtomicBool>,
     /// The service's socket, if it had to be opened before the process became another user.
@@ -98,7 +98,11 @@ impl Process {
 
     /// Starts the thread that answers at the service's status socket and reads the configuration
     /// again on SIGHUP. `loaded` is what the service runs with.
-    pub(super) fn attend(&self, service: &'static str, loaded: &Loaded) -> Result<Attended, Stop> {
+    pub(super) fn attend(
+        &self,
+        service: &'static str,
+        loaded: &LoadedConfig,
+    ) -> Result<Attendance, Stop> {
         self.attend_with(service, loaded, Box::new(|_| None))
     }
 
@@ -106,9 +110,9 @@ impl Process {
     pub(super) fn attend_with(
         &self,
         service: &'static str,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         more: MoreAnswers,
-    ) -> Result<Attended, Stop> {
+    ) -> Result<Attendance, Stop> {
         let config = &loaded.config;
         // A file cannot change what a flag sets.
         let by_flag = |key: &Key| {
@@ -132,7 +136,7 @@ impl Process {
             changed,
         };
         let attendant = Attendant::start(listener, duties, &self.hung_up).map_err(failed)?;
-        Ok(Attended { changes, _attendant: attendant })
+        Ok(Attendance { changes, _attendant: attendant })
     }
 
     /// Returns what says whether the configuration's files have changed since they were `known`. It
@@ -287,7 +291,7 @@ fn values(service: &str, config: &Config, which: impl Fn(&Key) -> bool) -> Vec<(
 
 /// The thread beside a service's loop, and what it has for the loop.
 #[derive(Debug)]
-pub(crate) struct Attended {
+pub(crate) struct Attendance {
     pub(crate) changes: Changes,
     _attendant: Attendant,
 }

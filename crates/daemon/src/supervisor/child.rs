@@ -73,7 +73,7 @@ impl From<WaitStatus> for Exit {
 
 /// Why a process ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum ExitReason {
     /// It was asked to.
     Asked,
     /// Its configuration is wrong.
@@ -190,7 +190,7 @@ impl Child {
     }
 
     /// Notes that its process ended.
-    pub(super) fn ended(&mut self, exit: Exit, now: Instant) -> Ended {
+    pub(super) fn ended(&mut self, exit: Exit, now: Instant) -> ExitReason {
         let why = match exit {
             Exit::Code(code) => format!("it ended with exit code {code}"),
             Exit::Signal(signal) => format!("signal {signal} ended it"),
@@ -199,20 +199,20 @@ impl Child {
             Life::Running { started, .. } => started,
             Life::Off | Life::Due(_) | Life::Ending { .. } => {
                 self.becomes(if self.wanted { Life::Due(now) } else { Life::Off });
-                return Ended::Asked;
+                return ExitReason::Asked;
             }
         };
         if matches!(exit, Exit::Code(code) if REFUSED.contains(&code)) {
             let why = format!("{why}: its configuration is wrong");
             self.becomes(Life::Off);
             self.why = Some(why.clone());
-            return Ended::Refused(why);
+            return ExitReason::Refused(why);
         }
         if LONG_RUN <= now.saturating_duration_since(started) {
             self.failures = 0;
         }
         let pause = self.fails(why.clone(), now);
-        Ended::Failed(why, pause)
+        ExitReason::Failed(why, pause)
     }
 
     /// Notes that it answers.
@@ -275,7 +275,9 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..12 {
             running(&mut child, now);
-            let Ended::Failed(why, pause) = child.ended(Exit::Signal(9), now) else { panic!() };
+            let ExitReason::Failed(why, pause) = child.ended(Exit::Signal(9), now) else {
+                panic!()
+            };
             assert_eq!(why, "signal 9 ended it");
             assert!(!child.is_to_start(now) && child.due() == Some(now + pause));
             pauses.push(pause.as_millis());
@@ -291,7 +293,7 @@ mod tests {
         now += LONG_RUN;
         assert_eq!(
             child.ended(Exit::Code(1), now),
-            Ended::Failed("it ended with exit code 1".to_owned(), PAUSES.0)
+            ExitReason::Failed("it ended with exit code 1".to_owned(), PAUSES.0)
         );
     }
 
@@ -301,7 +303,7 @@ mod tests {
         child.start();
         let now = Instant::now() + Duration::from_millis(1);
         running(&mut child, now);
-        assert!(matches!(child.ended(Exit::Code(78), now), Ended::Refused(_)));
+        assert!(matches!(child.ended(Exit::Code(78), now), ExitReason::Refused(_)));
         assert!(child.waits_for_a_reload() && child.due().is_none());
         assert_eq!(child.report(now).state, State::Failed);
         child.start();
@@ -319,12 +321,12 @@ mod tests {
         child.start();
         assert!(!child.is_to_start(now + TIME) && child.report(now).state == State::Stopping);
         assert_eq!(child.is_to_be_killed(now + TIME), Some(Pid::INIT));
-        assert_eq!(child.ended(Exit::Code(0), now), Ended::Asked);
+        assert_eq!(child.ended(Exit::Code(0), now), ExitReason::Asked);
         assert!(child.is_to_start(now) && child.restarts == 0);
         running(&mut child, now);
         child.wanted = false;
         child.ends(now + TIME);
-        assert_eq!(child.ended(Exit::Code(0), now), Ended::Asked);
+        assert_eq!(child.ended(Exit::Code(0), now), ExitReason::Asked);
         assert_eq!((child.due(), child.report(now).state), (None, State::Stopped));
     }
 

@@ -41,7 +41,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
         let user = if service == "ipam" { "65521" } else { "0" };
         assert_eq!(kernel_says(*pid, "Uid"), [user; 4].join("\t"), "{service}");
     }
-    let status = node.told();
+    let status = node.agent_status();
     assert_eq!(
         (&status["agent"]["state"], &status["agent"]["service"]),
         (&"ready".into(), &"agent".into())
@@ -110,8 +110,8 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     let mut child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
     let said = node.run(&["agent", "status", "--wait=90s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), text(&said.stderr));
-    assert!(node.told()["agent"].is_null());
-    let report = || node::of(&node.told(), "collect");
+    assert!(node.agent_status()["agent"].is_null());
+    let report = || node::of(&node.agent_status(), "collect");
     assert_eq!(report()["pid"], child.id());
     // The other agent answers for all services.
     let mut server = node.command(&["agent", "serve"]);
@@ -124,7 +124,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     );
     let ask = |target: &str| node.ask("/run/netwright/agent/agent.sock", target);
     until("the answers", || ask("/readyz").as_deref() == Some("ok\n"));
-    assert!(node.told()["agent"].is_null());
+    assert!(node.agent_status()["agent"].is_null());
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
     node.configure(
         "[log]\nformat = \"json\"\n[collect]\nenable = true\ncache = [\"/var/lib/x\"]\n\
@@ -181,7 +181,7 @@ fn a_service_follows_its_configuration() {
     let mut child = command.stderr(log).spawn().unwrap();
     let said = node.run(&["agent", "status", "--wait=90s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), node.log());
-    let report = || node::of(&node.told(), "repair");
+    let report = || node::of(&node.agent_status(), "repair");
     let value = |key: &str| report()["values"][key].as_str().unwrap_or_default().to_owned();
     publish(1, &format!("{SOUND}interval = \"7s\"\n"));
     until("the interval", || value("interval") == "\"7s\"");
@@ -256,7 +256,7 @@ fn a_node_whose_services_are_in_containers_says_what_runs_there() {
     until("it to be told", || status().starts_with("repair  ready since "));
     assert!(status().lines().next().unwrap().ends_with(" (in a container)"), "{}", status());
     assert!(!status().contains("less confined"), "{}", status());
-    let report = node::of(&node.told(), "repair");
+    let report = node::of(&node.agent_status(), "repair");
     assert_eq!((&report["contained"], &report["enabled"]), (&json!(true), &json!(true)));
     let bounding = "cannot cut down the bounding set of capabilities: ";
     assert!(report["unconfined"].to_string().contains(bounding), "{report}");

@@ -401,7 +401,7 @@ fn policy_is_not_switched_on_beside_pods_on_a_bridge_unless_somebody_says_so() {
 }
 
 /// A DaemonSet's name, and the names of its containers.
-type Named = (&'static str, &'static [&'static str]);
+type DaemonSetNames = (&'static str, &'static [&'static str]);
 
 /// The DaemonSets of `mode: remove`: each node is turned back by one pod, which starts when the pod
 /// of the services that would restore something has ended. Where routing is enabled, that is one
@@ -412,7 +412,7 @@ fn a_node_is_turned_back_by_one_pod() {
     let routing = ["config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"];
     let policy = "config.policy.enable=true";
     let open = [policy, "remove.open=true"];
-    let removal: [(&[&str], &[Named]); 4] = [
+    let removal: [(&[&str], &[DaemonSetNames]); 4] = [
         (&[], &[("netwright", &["unlabel", "remove", "done"])]),
         (
             &routing,

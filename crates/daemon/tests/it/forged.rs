@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, Stopped, flood, wait_for};
+use crate::rig::{Rig, StopGuard, flood, wait_for};
 
 /// A hardware address that no link has.
 const FORGED: &str = "02:66:00:00:00:66";
@@ -40,7 +40,7 @@ fn a_container_cannot_forge_while_its_address_is_asked_for() {
     let bridge = |verb| rig.bridge(verb).to(&c1).config(json!({ "macspoofchk": true }));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let stopped = Stopped(&stop);
+        let stopped = StopGuard(&stop);
         scope.spawn(|| flood(&c1, &forged(), &stop));
         let added = scope.spawn(|| bridge("ADD").call());
         wait_for("a thousand forged frames", || 1000 < received(&rig));
@@ -74,7 +74,7 @@ fn a_container_cannot_forge_while_its_port_is_put_back() {
     rig.node.sh(&format!("ip link set {port} nomaster && nft flush ruleset"));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let stopped = Stopped(&stop);
+        let stopped = StopGuard(&stop);
         scope.spawn(|| flood(&c1, &forged(), &stop));
         wait_for("a thousand forged frames", || 1000 < received(&rig));
         let repair = bridge("CHECK").prev(&added).config(json!({ cni::REPAIR: true })).call();

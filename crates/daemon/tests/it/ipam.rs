@@ -323,15 +323,18 @@ fn assign(
     network: cluster_ipam::network::NetworkSpec,
     container: &str,
 ) -> Answer {
-    let request =
-        Request::Assign(ipam::Assign { network, owner: owner(container), wanted: Vec::new() });
+    let request = Request::Assign(ipam::AssignRequest {
+        network,
+        owner: owner(container),
+        wanted: Vec::new(),
+    });
     ask(&daemon.socket, &request).unwrap()
 }
 
 /// Requests the address that a pod keeps.
 fn assign_sticky(daemon: &rig::Daemon, container: &str) -> Answer {
     let pod = Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
-    let request = Request::Assign(ipam::Assign {
+    let request = Request::Assign(ipam::AssignRequest {
         network: cluster_ipam::network::NetworkSpec { sticky: true, ..rig::network() },
         owner: ipam::Owner { pod: Some(pod), ..owner(container) },
         wanted: Vec::new(),

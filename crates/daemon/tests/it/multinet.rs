@@ -11,7 +11,8 @@ mod tenant;
 use std::time::Duration;
 
 use node_api::multinet::{
-    Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
+    Answer, AttachReport, DetachReport, FailureReport, NetworkResult, PlanRequest, Request,
+    Settings,
 };
 use node_api::{Message, inbox};
 use serde_json::json;
@@ -23,7 +24,7 @@ use rig::{Cluster, pod, sandbox};
 const BRIDGE: &str =
     r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge","capabilities":{"ips":true}}]}"#;
 
-fn attached(name: &str, uid: &str) -> Attached {
+fn attached(name: &str, uid: &str) -> AttachReport {
     let result = |ifname: &str, ip: &str| {
         let text = json!({
             "cniVersion": "1.0.0",
@@ -39,14 +40,14 @@ fn attached(name: &str, uid: &str) -> Attached {
         result: result(ifname, ip),
         device_info: None,
     };
-    Attached {
+    AttachReport {
         sandbox: sandbox(name),
         pod: pod(name, uid),
         results: vec![
             network("cluster", "eth0", "192.0.2.7/24"),
             network("ns/a", "net1", "198.51.100.7/24"),
         ],
-        ..Attached::default()
+        ..AttachReport::default()
     }
 }
 
@@ -77,7 +78,7 @@ fn a_pods_life() {
     });
     let added = ("AddedInterface".to_owned(), "Add net1 [198.51.100.7/24] from ns/a".to_owned());
     assert!(events.contains(&added), "{events:?}");
-    let detached = Detached { sandbox: sandbox("p"), pod: Some(pod("p", &uid)) };
+    let detached = DetachReport { sandbox: sandbox("p"), pod: Some(pod("p", &uid)) };
     for _ in 0..2 {
         assert_eq!(cluster.ask(&Request::Detached(detached.clone())).unwrap(), Answer::Ok);
     }
@@ -271,7 +272,7 @@ fn what_plugins_left_is_done() {
     wait_for("the status of what was left before", || cluster.status("p"));
     leave(&Request::Attached(attached("q", &two)));
     wait_for("the status of what was left meanwhile", || cluster.status("q"));
-    leave(&Request::Detached(Detached { sandbox: sandbox("q"), pod: None }));
+    leave(&Request::Detached(DetachReport { sandbox: sandbox("q"), pod: None }));
     std::fs::write(folder.join("nonsense"), "tea").unwrap();
     wait_for("the folder to be empty", || {
         std::fs::read_dir(&folder).unwrap().next().is_none().then_some(())
@@ -284,7 +285,7 @@ fn a_failure_is_told_to_the_pod() {
     let cluster = Cluster::new("mn-failed");
     let uid = cluster.pod("p", None);
     let _daemon = cluster.daemon();
-    let failed = Failed {
+    let failed = FailureReport {
         sandbox: sandbox("p"),
         pod: pod("p", &uid),
         network: "ns/a".into(),

@@ -130,11 +130,11 @@ impl Rig {
     }
 }
 
-fn start_dnsmasq(place: &impl Place, config: &Path, log: &Path) -> Running {
+fn start_dnsmasq(place: &impl Place, config: &Path, log: &Path) -> RunningProgram {
     let before = fs::read_to_string(log).unwrap_or_default().len();
     let mut command = place.command("dnsmasq");
     command.args(["-k", "-C", config.to_str().unwrap()]);
-    let running = Running::new(command);
+    let running = RunningProgram::new(command);
     wait_for("dnsmasq to start", || {
         fs::read_to_string(log)
             .unwrap_or_default()
@@ -159,7 +159,7 @@ pub(crate) fn dnsmasq_config(dir: &Path, more: &str) -> String {
 /// dnsmasq.
 #[derive(Debug)]
 pub(crate) struct Dnsmasq {
-    running: Running,
+    running: RunningProgram,
     config: PathBuf,
     leases: PathBuf,
     log: PathBuf,
@@ -188,7 +188,7 @@ impl Dnsmasq {
 /// kea, for one family.
 #[derive(Debug)]
 pub(crate) struct Kea {
-    running: Running,
+    running: RunningProgram,
     server: KeaServer,
     dir: PathBuf,
 }
@@ -201,25 +201,25 @@ pub(crate) struct KeaServer {
     section: &'static str,
     started: &'static str,
     /// Its particular configuration; its files are in the folder.
-    terms: fn(Lasting, &Path) -> Value,
+    terms: fn(LeaseTimes, &Path) -> Value,
 }
 
 const KEA4: KeaServer = KeaServer {
     program: "kea-dhcp4",
     section: "Dhcp4",
     started: "DHCP4_STARTED",
-    terms: Lasting::v4,
+    terms: LeaseTimes::v4,
 };
 const KEA6: KeaServer = KeaServer {
     program: "kea-dhcp6",
     section: "Dhcp6",
     started: "DHCP6_STARTED",
-    terms: Lasting::v6,
+    terms: LeaseTimes::v6,
 };
 
 /// The settings of kea's only subnet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lasting {
+pub(crate) struct LeaseTimes {
     pub(crate) valid_s: u32,
     pub(crate) t1_s: u32,
     pub(crate) t2_s: u32,
@@ -227,7 +227,7 @@ pub(crate) struct Lasting {
     pub(crate) router: &'static str,
 }
 
-impl Lasting {
+impl LeaseTimes {
     fn v4(self, _: &Path) -> Value {
         json!({
             "interfaces-config": { "interfaces": ["br0"], "dhcp-socket-type": "raw" },
@@ -256,28 +256,28 @@ impl Lasting {
 
 impl Rig {
     /// Starts kea on the bridge: the server for leases shorter than dnsmasq's two minutes.
-    pub(crate) fn kea(&self, lasting: Lasting) -> Kea {
+    pub(crate) fn kea(&self, lasting: LeaseTimes) -> Kea {
         self.any_kea(KEA4, lasting)
     }
 
     /// Starts kea for IPv6 on the bridge, which must have a link-local address.
-    pub(crate) fn kea6(&self, lasting: Lasting) -> Kea {
+    pub(crate) fn kea6(&self, lasting: LeaseTimes) -> Kea {
         self.any_kea(KEA6, lasting)
     }
 
-    fn any_kea(&self, server: KeaServer, lasting: Lasting) -> Kea {
+    fn any_kea(&self, server: KeaServer, lasting: LeaseTimes) -> Kea {
         let dir = self.node.dir(server.program);
         let running = self.start_kea(server, &dir, lasting);
         Kea { running, server, dir }
     }
 
     /// Starts kea again, perhaps with other settings.
-    pub(crate) fn restart_kea(&self, kea: &mut Kea, lasting: Lasting) {
+    pub(crate) fn restart_kea(&self, kea: &mut Kea, lasting: LeaseTimes) {
         kea.stop();
         kea.running = self.start_kea(kea.server, &kea.dir, lasting);
     }
 
-    fn start_kea(&self, server: KeaServer, dir: &Path, lasting: Lasting) -> Running {
+    fn start_kea(&self, server: KeaServer, dir: &Path, lasting: LeaseTimes) -> RunningProgram {
         let (config, log) = (dir.join("conf"), dir.join("log"));
         let mut settings = json!({
             "lease-database": { "type": "memfile", "persist": true, "name": dir.join("leases") },
@@ -297,7 +297,7 @@ impl Rig {
         let mut command = self.node.lab.command(server.program);
         command.args(["-c", config.to_str().unwrap()]);
         command.env("KEA_PIDFILE_DIR", dir).env("KEA_LOCKFILE_DIR", dir);
-        let running = Running::new(command);
+        let running = RunningProgram::new(command);
         wait_for("kea to start", || {
             before < started(&fs::read_to_string(&log).unwrap_or_default())
         });
@@ -323,17 +323,17 @@ impl Kea {
 
 /// A program that is killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running(std::process::Child);
+pub(crate) struct RunningProgram(std::process::Child);
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn new(mut command: std::process::Command) -> Self {
-        Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+        RunningProgram(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
     /// Starts a program whose output goes to a file.
     pub(crate) fn telling(mut command: std::process::Command, told: &Path) -> Self {
         let file = fs::File::create(told).unwrap();
-        Running(command.stdin(Stdio::null()).stdout(file).spawn().unwrap())
+        RunningProgram(command.stdin(Stdio::null()).stdout(file).spawn().unwrap())
     }
 
     pub(crate) fn child(&mut self) -> &mut std::process::Child {
@@ -341,7 +341,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -425,9 +425,9 @@ pub(crate) fn flood(container: &Container, frame: &[u8], stop: &AtomicBool) {
 
 /// Sets the flag when it is dropped, also by a failing test, which waits for its threads.
 #[derive(Debug)]
-pub(crate) struct Stopped<'a>(pub(crate) &'a AtomicBool);
+pub(crate) struct StopGuard<'a>(pub(crate) &'a AtomicBool);
 
-impl Drop for Stopped<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -32,10 +32,10 @@ fn join(mut group: Vec<Finding>) -> Option<Finding> {
     }
     let mut others = group.into_iter();
     let mut one = others.next()?;
-    let mut hits = Different::of(std::mem::take(&mut one.hits));
-    let mut fix = Different::of(std::mem::take(&mut one.fix));
-    let mut advice = Different::of(std::mem::take(&mut one.advice));
-    let mut breaks = Different::of(std::mem::take(&mut one.breaks));
+    let mut hits = UniqueList::of(std::mem::take(&mut one.hits));
+    let mut fix = UniqueList::of(std::mem::take(&mut one.fix));
+    let mut advice = UniqueList::of(std::mem::take(&mut one.advice));
+    let mut breaks = UniqueList::of(std::mem::take(&mut one.breaks));
     for other in others {
         one.severity = one.severity.min(other.severity);
         one.place = one.place.take().or(other.place);
@@ -56,15 +56,15 @@ fn join(mut group: Vec<Finding>) -> Option<Finding> {
 }
 
 /// What is there once, in the order in which it came.
-struct Different<T> {
+struct UniqueList<T> {
     all: Vec<T>,
     known: HashSet<T>,
 }
 
-impl<T: Clone + Eq + Hash> Different<T> {
+impl<T: Clone + Eq + Hash> UniqueList<T> {
     fn of(all: Vec<T>) -> Self {
         let known = all.iter().cloned().collect();
-        Different { all, known }
+        UniqueList { all, known }
     }
 
     fn add(&mut self, more: Vec<T>) {

@@ -1,10 +1,10 @@
 //! Bytes of which some bits are not known, and what can be said of them all the same.
 
-use scene::filter::Compare;
+use scene::filter::Comparison;
 
 /// Whether something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holds {
+pub enum Truth {
     /// It does not.
     No,
     /// That is not known.
@@ -13,10 +13,10 @@ pub enum Holds {
     Yes,
 }
 
-impl Holds {
+impl Truth {
     /// Says that something is known.
     pub(crate) fn known(holds: bool) -> Self {
-        if holds { Holds::Yes } else { Holds::No }
+        if holds { Truth::Yes } else { Truth::No }
     }
 
     /// Both hold.
@@ -32,8 +32,8 @@ impl Holds {
     /// It holds if the condition does not ask for the contrary.
     pub(crate) fn unless(self, inverted: bool) -> Self {
         match (self, inverted) {
-            (Holds::Yes, true) => Holds::No,
-            (Holds::No, true) => Holds::Yes,
+            (Truth::Yes, true) => Truth::No,
+            (Truth::No, true) => Truth::Yes,
             (same, _) => same,
         }
     }
@@ -73,13 +73,13 @@ impl Byte {
         self.bits | !self.known
     }
 
-    fn equals(self, other: u8) -> Holds {
+    fn equals(self, other: u8) -> Truth {
         if (self.bits ^ other) & self.known != 0 {
-            Holds::No
+            Truth::No
         } else if self.known == 0xff {
-            Holds::Yes
+            Truth::Yes
         } else {
-            Holds::Maybe
+            Truth::Maybe
         }
     }
 
@@ -107,54 +107,54 @@ pub(crate) fn host(value: u32) -> Vec<Byte> {
 }
 
 /// Compares as the kernel does: as many bytes as `with` has.
-pub(crate) fn compare(op: Compare, value: &[Byte], with: &[u8]) -> Holds {
+pub(crate) fn compare(op: Comparison, value: &[Byte], with: &[u8]) -> Truth {
     match op {
-        Compare::Equal => equals(value, with),
-        Compare::NotEqual => equals(value, with).unless(true),
-        Compare::Less => less(value, with),
-        Compare::LessOrEqual => greater(value, with).unless(true),
-        Compare::Greater => greater(value, with),
-        Compare::GreaterOrEqual => less(value, with).unless(true),
+        Comparison::Equal => equals(value, with),
+        Comparison::NotEqual => equals(value, with).unless(true),
+        Comparison::Less => less(value, with),
+        Comparison::LessOrEqual => greater(value, with).unless(true),
+        Comparison::Greater => greater(value, with),
+        Comparison::GreaterOrEqual => less(value, with).unless(true),
     }
 }
 
 /// Says whether a value lies between two others, which belong to the range.
-pub(crate) fn within(value: &[Byte], first: &[u8], last: &[u8]) -> Holds {
+pub(crate) fn within(value: &[Byte], first: &[u8], last: &[u8]) -> Truth {
     less(value, first).unless(true).and(greater(value, last).unless(true))
 }
 
-pub(crate) fn equals(value: &[Byte], with: &[u8]) -> Holds {
+pub(crate) fn equals(value: &[Byte], with: &[u8]) -> Truth {
     if value.len() < with.len() {
-        return Holds::Maybe;
+        return Truth::Maybe;
     }
-    value.iter().zip(with).fold(Holds::Yes, |holds, (byte, other)| holds.and(byte.equals(*other)))
+    value.iter().zip(with).fold(Truth::Yes, |holds, (byte, other)| holds.and(byte.equals(*other)))
 }
 
-fn less(value: &[Byte], than: &[u8]) -> Holds {
+fn less(value: &[Byte], than: &[u8]) -> Truth {
     if value.len() < than.len() {
-        return Holds::Maybe;
+        return Truth::Maybe;
     }
     let value = &value[..than.len()];
     if value.iter().map(|byte| byte.most()).lt(than.iter().copied()) {
-        Holds::Yes
+        Truth::Yes
     } else if value.iter().map(|byte| byte.least()).ge(than.iter().copied()) {
-        Holds::No
+        Truth::No
     } else {
-        Holds::Maybe
+        Truth::Maybe
     }
 }
 
-fn greater(value: &[Byte], than: &[u8]) -> Holds {
+fn greater(value: &[Byte], than: &[u8]) -> Truth {
     if value.len() < than.len() {
-        return Holds::Maybe;
+        return Truth::Maybe;
     }
     let value = &value[..than.len()];
     if value.iter().map(|byte| byte.least()).gt(than.iter().copied()) {
-        Holds::Yes
+        Truth::Yes
     } else if value.iter().map(|byte| byte.most()).le(than.iter().copied()) {
-        Holds::No
+        Truth::No
     } else {
-        Holds::Maybe
+        Truth::Maybe
     }
 }
 
@@ -216,21 +216,21 @@ impl Registers {
     }
 
     /// Says whether a register has a value.
-    pub(crate) fn equals(&self, from: u32, with: &[u8]) -> Holds {
+    pub(crate) fn equals(&self, from: u32, with: &[u8]) -> Truth {
         let is_excluded = self.excluded.iter().any(|(register, values)| {
             *register == from && values.iter().any(|value| is_same(value, with))
         });
-        if is_excluded { Holds::No } else { equals(self.load(from, with.len()), with) }
+        if is_excluded { Truth::No } else { equals(self.load(from, with.len()), with) }
     }
 
     /// Compares a value.
-    pub(crate) fn compare(&self, from: u32, op: Compare, with: &[u8]) -> Holds {
+    pub(crate) fn compare(&self, from: u32, op: Comparison, with: &[u8]) -> Truth {
         let is_zero = with.iter().all(|byte| *byte == 0);
         match op {
-            Compare::Equal if is_zero && self.not_zero == Some(from) => Holds::No,
-            Compare::NotEqual if is_zero && self.not_zero == Some(from) => Holds::Yes,
-            Compare::Equal => self.equals(from, with),
-            Compare::NotEqual => self.equals(from, with).unless(true),
+            Comparison::Equal if is_zero && self.not_zero == Some(from) => Truth::No,
+            Comparison::NotEqual if is_zero && self.not_zero == Some(from) => Truth::Yes,
+            Comparison::Equal => self.equals(from, with),
+            Comparison::NotEqual => self.equals(from, with).unless(true),
             _ => compare(op, self.load(from, with.len()), with),
         }
     }
@@ -260,28 +260,28 @@ mod tests {
         // A port of 32768 or more.
         let port = [Byte::partly(0x80, 0x80), Byte::UNKNOWN];
         let cases = [
-            (Compare::Equal, [0, 80], Holds::No),
-            (Compare::Equal, [0x80, 80], Holds::Maybe),
-            (Compare::NotEqual, [0, 80], Holds::Yes),
-            (Compare::GreaterOrEqual, [4, 0], Holds::Yes),
-            (Compare::Greater, [0xff, 0xff], Holds::No),
-            (Compare::Less, [4, 0], Holds::No),
-            (Compare::Less, [0x90, 0], Holds::Maybe),
-            (Compare::LessOrEqual, [0xff, 0xff], Holds::Yes),
+            (Comparison::Equal, [0, 80], Truth::No),
+            (Comparison::Equal, [0x80, 80], Truth::Maybe),
+            (Comparison::NotEqual, [0, 80], Truth::Yes),
+            (Comparison::GreaterOrEqual, [4, 0], Truth::Yes),
+            (Comparison::Greater, [0xff, 0xff], Truth::No),
+            (Comparison::Less, [4, 0], Truth::No),
+            (Comparison::Less, [0x90, 0], Truth::Maybe),
+            (Comparison::LessOrEqual, [0xff, 0xff], Truth::Yes),
         ];
         for (op, with, expected) in cases {
             assert_eq!(compare(op, &port, &with), expected, "{op:?} {with:?}");
         }
-        assert_eq!(within(&port, &[4, 0], &[0xff, 0xff]), Holds::Yes);
-        assert_eq!(within(&port, &[0, 1], &[3, 0xff]), Holds::No);
-        assert_eq!(within(&port, &[0x90, 0], &[0x91, 0]), Holds::Maybe);
+        assert_eq!(within(&port, &[4, 0], &[0xff, 0xff]), Truth::Yes);
+        assert_eq!(within(&port, &[0, 1], &[3, 0xff]), Truth::No);
+        assert_eq!(within(&port, &[0x90, 0], &[0x91, 0]), Truth::Maybe);
     }
 
     #[test]
     fn a_bit_that_is_masked_away_is_known() {
         let unknown = Byte::UNKNOWN.masked(0x0f, 0);
-        assert_eq!(equals(&[unknown], &[0x10]), Holds::No);
-        assert_eq!(equals(&[unknown], &[0x01]), Holds::Maybe);
+        assert_eq!(equals(&[unknown], &[0x10]), Truth::No);
+        assert_eq!(equals(&[unknown], &[0x01]), Truth::Maybe);
         assert_eq!(Byte::UNKNOWN.masked(0, 0xff).value(), Some(0xff));
     }
 
@@ -290,29 +290,29 @@ mod tests {
         let mut registers = Registers::new();
         registers.exclude(1, vec![b"eth0".to_vec()]);
         let equals = |registers: &Registers, with: &[u8]| registers.equals(1, with);
-        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::No);
-        assert_eq!(equals(&registers, b"eth1\0\0\0\0"), Holds::Maybe);
-        assert_eq!(equals(&registers, b"eth"), Holds::Maybe);
-        assert_eq!(registers.compare(1, Compare::NotEqual, b"eth0\0"), Holds::Yes);
+        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Truth::No);
+        assert_eq!(equals(&registers, b"eth1\0\0\0\0"), Truth::Maybe);
+        assert_eq!(equals(&registers, b"eth"), Truth::Maybe);
+        assert_eq!(registers.compare(1, Comparison::NotEqual, b"eth0\0"), Truth::Yes);
         registers.store(0, &[Byte::UNKNOWN; 16]);
-        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Holds::Maybe);
+        assert_eq!(equals(&registers, b"eth0\0\0\0\0"), Truth::Maybe);
     }
 
     #[test]
     fn registers_are_filled_up_with_zeros() {
         let mut registers = Registers::new();
         registers.store(1, &known(&[6]));
-        assert_eq!(equals(registers.load(1, 4), &[6, 0, 0, 0]), Holds::Yes);
-        assert_eq!(equals(registers.load(0, 8), &[0, 0, 0, 0, 6, 0, 0, 0]), Holds::Maybe);
+        assert_eq!(equals(registers.load(1, 4), &[6, 0, 0, 0]), Truth::Yes);
+        assert_eq!(equals(registers.load(0, 8), &[0, 0, 0, 0, 6, 0, 0, 0]), Truth::Maybe);
         // Beyond the last one nothing is stored, and nothing is known.
         registers.store(15, &known(&[1, 2, 3, 4, 5]));
         assert_eq!(registers.load(15, 8).len(), 4);
-        assert_eq!(equals(registers.load(15, 8), &[1, 2, 3, 4, 5]), Holds::Maybe);
+        assert_eq!(equals(registers.load(15, 8), &[1, 2, 3, 4, 5]), Truth::Maybe);
         assert_eq!(registers.load(u32::MAX, 4).len(), 0);
         registers.store_not_zero(4);
-        assert_eq!(registers.compare(4, Compare::Equal, &[0; 4]), Holds::No);
-        assert_eq!(registers.compare(4, Compare::Equal, &[1, 0, 0, 0]), Holds::Maybe);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[0; 4]), Truth::No);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[1, 0, 0, 0]), Truth::Maybe);
         registers.store(4, &[Byte::UNKNOWN; 4]);
-        assert_eq!(registers.compare(4, Compare::Equal, &[0; 4]), Holds::Maybe);
+        assert_eq!(registers.compare(4, Comparison::Equal, &[0; 4]), Truth::Maybe);
     }
 }

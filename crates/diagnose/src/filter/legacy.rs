@@ -7,14 +7,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use scene::filter::LegacyTable;
 
-use super::bits::Holds;
+use super::bits::Truth;
 use super::ends::{Ends, NewDestination};
-use super::foreign::Foreign;
+use super::foreign::ForeignKind;
 use super::order::legacy_priority;
-use super::packet::{Carries, Packet, State};
+use super::packet::{Packet, Payload, State};
 use super::place::Place;
 use super::properties::type_of;
-use super::queues::{Queued, queued};
+use super::queues::{QueueOutcome, queued};
 use super::run::Run;
 
 /// How deep chains may call each other here.
@@ -64,13 +64,13 @@ impl Walk<'_> {
                 says: text.clone(),
                 ..self.place(run, chain)
             };
-            let sure = sure && !returns && rule.holds == Holds::Yes;
-            if rule.holds == Holds::No {
+            let sure = sure && !returns && rule.holds == Truth::Yes;
+            if rule.holds == Truth::No {
                 continue;
             }
             let (on, may_return) = self.judge(run, &rule, place, sure, depth);
             returns |= may_return;
-            if !on && rule.holds == Holds::Yes {
+            if !on && rule.holds == Truth::Yes {
                 return returns;
             }
         }
@@ -92,26 +92,26 @@ impl Walk<'_> {
             "DROP" => self.ends.stop(place, None, sure),
             "RETURN" => return (false, true),
             "QUEUE" | "NFQUEUE" => match queued(run.namespace, rule.queues, rule.bypass) {
-                Queued::Judged => self.ends.doubt(place),
-                Queued::Passes => self.ends.accepts = true,
-                Queued::Dropped => self.ends.stop(place, None, sure),
+                QueueOutcome::Judged => self.ends.doubt(place),
+                QueueOutcome::Passes => self.ends.accepts = true,
+                QueueOutcome::Dropped => self.ends.stop(place, None, sure),
             },
             name if self.has(name) && depth < DEPTH => {
                 let back = self.chain(run, name, sure, depth.saturating_add(1));
                 return if rule.goes { (false, back) } else { (back, false) };
             }
-            name => match Foreign::of(name) {
-                Foreign::Reject => {
+            name => match ForeignKind::of(name) {
+                ForeignKind::Reject => {
                     let with = rule.reject_with.clone().unwrap_or_else(|| "an ICMP error".into());
                     self.ends.stop(place, Some(with), sure);
                 }
-                Foreign::Source => {
+                ForeignKind::Source => {
                     self.ends.source.get_or_insert((place, rule.new_source()));
                 }
-                Foreign::Destination => {
+                ForeignKind::Destination => {
                     self.ends.destinations.push((place, rule.new_destination(name)));
                 }
-                Foreign::Effect | Foreign::Nothing => {
+                ForeignKind::Effect | ForeignKind::Nothing => {
                     match name {
                         "CT" | "NOTRACK" => {
                             run.maybe_untracked = true;
@@ -137,7 +137,7 @@ impl Walk<'_> {
                     }
                     return (true, false);
                 }
-                Foreign::Condition | Foreign::Judge => {
+                ForeignKind::Condition | ForeignKind::Judge => {
                     self.ends.doubt(place);
                     return (true, true);
                 }
@@ -173,7 +173,7 @@ impl Walk<'_> {
 
 /// A rule, as far as it could be understood.
 struct Rule {
-    holds: Holds,
+    holds: Truth,
     target: Option<String>,
     /// It does not come back from its target.
     goes: bool,
@@ -196,7 +196,7 @@ struct Rule {
 impl Rule {
     fn of(run: &Run<'_>, words: &[String]) -> Self {
         let mut rule = Rule {
-            holds: Holds::Yes,
+            holds: Truth::Yes,
             target: None,
             goes: false,
             reject_with: None,
@@ -264,7 +264,7 @@ impl Rule {
     }
 }
 
-fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
+fn matches(run: &Run<'_>, option: &str, value: &str) -> Truth {
     let packet = &run.packet;
     match option {
         "-s" => is_in(packet.range(true), value),
@@ -282,62 +282,62 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
         // A module is named before its settings, and a comment decides nothing.
         "-m" => match value {
             "tcp" | "udp" | "comment" | "conntrack" | "state" | "addrtype" | "multiport"
-            | "icmp" | "icmp6" | "mark" => Holds::Yes,
-            _ => Holds::Maybe,
+            | "icmp" | "icmp6" | "mark" => Truth::Yes,
+            _ => Truth::Maybe,
         },
-        "--comment" => Holds::Yes,
-        _ => Holds::Maybe,
+        "--comment" => Truth::Yes,
+        _ => Truth::Maybe,
     }
 }
 
-fn is_in(range: IpNet, prefix: &str) -> Holds {
+fn is_in(range: IpNet, prefix: &str) -> Truth {
     let net = prefix.parse::<IpNet>().or_else(|_| prefix.parse::<IpAddr>().map(IpNet::from));
     match net {
-        Ok(net) if net.contains(&range) => Holds::Yes,
-        Ok(net) if range.contains(&net) => Holds::Maybe,
-        Ok(_) => Holds::No,
-        Err(_) => Holds::Maybe,
+        Ok(net) if net.contains(&range) => Truth::Yes,
+        Ok(net) if range.contains(&net) => Truth::Maybe,
+        Ok(_) => Truth::No,
+        Err(_) => Truth::Maybe,
     }
 }
 
 /// A name that ends in `+` stands for all that begin so.
-fn is_link(link: Option<&str>, other_than: Option<&[String]>, name: &str) -> Holds {
+fn is_link(link: Option<&str>, other_than: Option<&[String]>, name: &str) -> Truth {
     if let Some(others) = other_than {
         let is_excluded = others.iter().any(|other| other == name);
-        return if is_excluded { Holds::No } else { Holds::Maybe };
+        return if is_excluded { Truth::No } else { Truth::Maybe };
     }
     let link = link.unwrap_or_default();
-    Holds::known(match name.strip_suffix('+') {
+    Truth::known(match name.strip_suffix('+') {
         Some(start) => link.starts_with(start),
         None => link == name,
     })
 }
 
-fn is_protocol(packet: &Packet, name: &str) -> Holds {
+fn is_protocol(packet: &Packet, name: &str) -> Truth {
     let number = match name {
-        "all" => return Holds::Yes,
+        "all" => return Truth::Yes,
         "tcp" => 6,
         "udp" => 17,
         "icmp" => 1,
         "ipv6-icmp" | "icmpv6" => 58,
         other => match other.parse::<u8>() {
-            Ok(0) => return Holds::Yes,
+            Ok(0) => return Truth::Yes,
             Ok(number) => number,
-            Err(_) => return Holds::Maybe,
+            Err(_) => return Truth::Maybe,
         },
     };
-    Holds::known(packet.protocol() == Some(number))
+    Truth::known(packet.protocol() == Some(number))
 }
 
 /// Reads `80`, `80:90` and lists of them.
-fn is_port(packet: &Packet, list: &str, source: bool) -> Holds {
-    let Some((from, to)) = packet.carries.ports() else { return Holds::No };
+fn is_port(packet: &Packet, list: &str, source: bool) -> Truth {
+    let Some((from, to)) = packet.carries.ports() else { return Truth::No };
     let port = if source { from } else { to };
-    list.split(',').fold(Holds::No, |holds, part| {
+    list.split(',').fold(Truth::No, |holds, part| {
         let (first, last) = part.split_once(':').unwrap_or((part, part));
         let one = match (first.parse(), last.parse()) {
             (Ok(first), Ok(last)) => port.is_in(first, last),
-            _ => Holds::Maybe,
+            _ => Truth::Maybe,
         };
         holds.or(one)
     })
@@ -354,37 +354,37 @@ fn queues(value: &str) -> [u16; 2] {
 
 /// Reads the type of a message of ICMP, `3`, and perhaps its code, `3/4`; those that are tried have
 /// the code 0.
-fn is_message(packet: &Packet, value: &str) -> Holds {
-    let Carries::Icmp { kind } = packet.carries else { return Holds::No };
+fn is_message(packet: &Packet, value: &str) -> Truth {
+    let Payload::Icmp { kind } = packet.carries else { return Truth::No };
     let (number, code) = value.split_once('/').unwrap_or((value, "0"));
     if number == "any" {
-        return Holds::Yes;
+        return Truth::Yes;
     }
-    let is_it = |number: u8| Holds::known(number == kind && code == "0");
-    number.parse().map_or(Holds::Maybe, is_it)
+    let is_it = |number: u8| Truth::known(number == kind && code == "0");
+    number.parse().map_or(Truth::Maybe, is_it)
 }
 
-fn is_state(run: &Run<'_>, list: &str) -> Holds {
+fn is_state(run: &Run<'_>, list: &str) -> Truth {
     if run.maybe_untracked || run.packet.iif.as_deref() == Some("lo") {
-        return Holds::Maybe;
+        return Truth::Maybe;
     }
     let packet = &run.packet;
     let has = |state: &str| match state {
-        "NEW" => Holds::known(packet.state == State::New),
-        "ESTABLISHED" => Holds::known(matches!(packet.state, State::Answer | State::Further)),
-        "UNTRACKED" => Holds::known(packet.state == State::Untracked),
-        "RELATED" | "INVALID" => Holds::No,
-        "DNAT" => packet.destination_translated.map_or(Holds::Maybe, Holds::known),
-        "SNAT" => packet.source_translated.map_or(Holds::Maybe, Holds::known),
-        _ => Holds::Maybe,
+        "NEW" => Truth::known(packet.state == State::New),
+        "ESTABLISHED" => Truth::known(matches!(packet.state, State::Answer | State::Further)),
+        "UNTRACKED" => Truth::known(packet.state == State::Untracked),
+        "RELATED" | "INVALID" => Truth::No,
+        "DNAT" => packet.destination_translated.map_or(Truth::Maybe, Truth::known),
+        "SNAT" => packet.source_translated.map_or(Truth::Maybe, Truth::known),
+        _ => Truth::Maybe,
     };
-    list.split(',').fold(Holds::No, |holds, state| holds.or(has(state)))
+    list.split(',').fold(Truth::No, |holds, state| holds.or(has(state)))
 }
 
-fn is_mark(packet: &Packet, text: &str) -> Holds {
+fn is_mark(packet: &Packet, text: &str) -> Truth {
     match (packet.mark, mark(text)) {
-        (Some(mark), Some((value, mask))) => Holds::known(mark & mask == value),
-        _ => Holds::Maybe,
+        (Some(mark), Some((value, mask))) => Truth::known(mark & mask == value),
+        _ => Truth::Maybe,
     }
 }
 
@@ -398,13 +398,13 @@ fn mark(text: &str) -> Option<(u32, u32)> {
     number(value).zip(number(mask))
 }
 
-fn is_type(run: &Run<'_>, range: IpNet, kind: &str) -> Holds {
+fn is_type(run: &Run<'_>, range: IpNet, kind: &str) -> Truth {
     if range.prefix_len() < range.max_prefix_len() {
-        return Holds::Maybe;
+        return Truth::Maybe;
     }
     match type_of(run.namespace, range.addr()) {
-        Some(found) if kind == "LOCAL" => Holds::known(found == RTN_LOCAL),
-        _ => Holds::Maybe,
+        Some(found) if kind == "LOCAL" => Truth::known(found == RTN_LOCAL),
+        _ => Truth::Maybe,
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::bits::{Byte, Holds, known};
+use super::bits::{Byte, Truth, known};
 
 /// A port of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Port {
 /// What a packet carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Carries {
+pub enum Payload {
     /// TCP.
     Tcp {
         /// The sender's port.
@@ -70,7 +70,7 @@ pub struct Packet {
     /// How many leading bits of source and destination are known; `None`: all.
     pub known_bits: [Option<u8>; 2],
     /// What it carries.
-    pub carries: Carries,
+    pub carries: Payload,
     /// The link by which it came in.
     pub iif: Option<String>,
     /// The link by which it leaves.
@@ -98,7 +98,7 @@ pub struct Packet {
 impl Packet {
     /// Creates the first packet of a connection.
     #[must_use]
-    pub fn first(source: IpAddr, destination: IpAddr, carries: Carries) -> Self {
+    pub fn first(source: IpAddr, destination: IpAddr, carries: Payload) -> Self {
         Packet {
             source,
             destination,
@@ -189,16 +189,16 @@ impl Packet {
     }
 
     pub(crate) fn is_arp(&self) -> bool {
-        matches!(self.carries, Carries::Arp { .. })
+        matches!(self.carries, Payload::Arp { .. })
     }
 
     /// The transport protocol; ARP has none.
     pub(crate) fn protocol(&self) -> Option<u8> {
         match self.carries {
-            Carries::Tcp { .. } => Some(6),
-            Carries::Udp { .. } => Some(17),
-            Carries::Icmp { .. } => Some(if self.is_ipv4() { 1 } else { 58 }),
-            Carries::Arp { .. } => None,
+            Payload::Tcp { .. } => Some(6),
+            Payload::Udp { .. } => Some(17),
+            Payload::Icmp { .. } => Some(if self.is_ipv4() { 1 } else { 58 }),
+            Payload::Arp { .. } => None,
         }
     }
 
@@ -227,7 +227,7 @@ impl Packet {
 
     /// The header of IP or ARP.
     pub(crate) fn network_header(&self) -> Vec<Byte> {
-        if let Carries::Arp { reply } = self.carries {
+        if let Payload::Arp { reply } = self.carries {
             return self.arp(reply);
         }
         match (self.source, self.destination) {
@@ -247,7 +247,7 @@ impl Packet {
                 header[0] = Byte::partly(0x60, 0xf0);
                 header[6] = self.protocol().map_or(Byte::UNKNOWN, Byte::of);
                 // Neighbour discovery comes with a hop limit of 255 (RFC 4861 §4).
-                if matches!(self.carries, Carries::Icmp { kind: 133..=137 }) {
+                if matches!(self.carries, Payload::Icmp { kind: 133..=137 }) {
                     header[7] = Byte::of(255);
                 }
                 header.extend(self.address(true));
@@ -275,7 +275,7 @@ impl Packet {
     /// The header of TCP, UDP or ICMP.
     pub(crate) fn transport_header(&self) -> Vec<Byte> {
         match self.carries {
-            Carries::Tcp { source, destination } => {
+            Payload::Tcp { source, destination } => {
                 let mut header = vec![Byte::UNKNOWN; 20];
                 header[..2].copy_from_slice(&source.bytes());
                 header[2..4].copy_from_slice(&destination.bytes());
@@ -288,19 +288,19 @@ impl Packet {
                 header[13] = Byte::partly(flags, known);
                 header
             }
-            Carries::Udp { source, destination } => {
+            Payload::Udp { source, destination } => {
                 let mut header = vec![Byte::UNKNOWN; 8];
                 header[..2].copy_from_slice(&source.bytes());
                 header[2..4].copy_from_slice(&destination.bytes());
                 header
             }
-            Carries::Icmp { kind } => {
+            Payload::Icmp { kind } => {
                 let mut header = vec![Byte::UNKNOWN; 8];
                 header[0] = Byte::of(kind);
                 header[1] = Byte::of(0);
                 header
             }
-            Carries::Arp { .. } => Vec::new(),
+            Payload::Arp { .. } => Vec::new(),
         }
     }
 }
@@ -319,50 +319,50 @@ impl Port {
     }
 
     /// Says whether it lies in a range.
-    pub(crate) fn is_in(self, first: u16, last: u16) -> Holds {
+    pub(crate) fn is_in(self, first: u16, last: u16) -> Truth {
         match self {
-            Port::Is(port) => Holds::known((first..=last).contains(&port)),
-            Port::High if last < 0x8000 => Holds::No,
-            Port::High if first <= 0x8000 && last == u16::MAX => Holds::Yes,
-            Port::Any if first == 0 && last == u16::MAX => Holds::Yes,
-            Port::High | Port::Any => Holds::Maybe,
+            Port::Is(port) => Truth::known((first..=last).contains(&port)),
+            Port::High if last < 0x8000 => Truth::No,
+            Port::High if first <= 0x8000 && last == u16::MAX => Truth::Yes,
+            Port::Any if first == 0 && last == u16::MAX => Truth::Yes,
+            Port::High | Port::Any => Truth::Maybe,
         }
     }
 }
 
-impl Carries {
+impl Payload {
     fn answer(self) -> Self {
         match self {
-            Carries::Tcp { source, destination } => {
-                Carries::Tcp { source: destination, destination: source }
+            Payload::Tcp { source, destination } => {
+                Payload::Tcp { source: destination, destination: source }
             }
-            Carries::Udp { source, destination } => {
-                Carries::Udp { source: destination, destination: source }
+            Payload::Udp { source, destination } => {
+                Payload::Udp { source: destination, destination: source }
             }
             // Echo: RFC 792 and RFC 4443 §4. Neighbours: RFC 4861 §4.3 and §4.4.
-            Carries::Icmp { kind: 8 } => Carries::Icmp { kind: 0 },
-            Carries::Icmp { kind: 128 } => Carries::Icmp { kind: 129 },
-            Carries::Icmp { kind: 135 } => Carries::Icmp { kind: 136 },
-            Carries::Icmp { kind } => Carries::Icmp { kind },
-            Carries::Arp { .. } => Carries::Arp { reply: true },
+            Payload::Icmp { kind: 8 } => Payload::Icmp { kind: 0 },
+            Payload::Icmp { kind: 128 } => Payload::Icmp { kind: 129 },
+            Payload::Icmp { kind: 135 } => Payload::Icmp { kind: 136 },
+            Payload::Icmp { kind } => Payload::Icmp { kind },
+            Payload::Arp { .. } => Payload::Arp { reply: true },
         }
     }
 
     /// Returns it with another port of the receiver.
     pub(crate) fn to_port(self, port: Port) -> Self {
         match self {
-            Carries::Tcp { source, .. } => Carries::Tcp { source, destination: port },
-            Carries::Udp { source, .. } => Carries::Udp { source, destination: port },
+            Payload::Tcp { source, .. } => Payload::Tcp { source, destination: port },
+            Payload::Udp { source, .. } => Payload::Udp { source, destination: port },
             other => other,
         }
     }
 
     pub(crate) fn ports(self) -> Option<(Port, Port)> {
         match self {
-            Carries::Tcp { source, destination } | Carries::Udp { source, destination } => {
+            Payload::Tcp { source, destination } | Payload::Udp { source, destination } => {
                 Some((source, destination))
             }
-            Carries::Icmp { .. } | Carries::Arp { .. } => None,
+            Payload::Icmp { .. } | Payload::Arp { .. } => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Layer;
 use super::bits::{Byte, host, known, number};
 use super::packet::{Packet, State};
 use super::run::Run;
-use crate::routes::{self, Routed};
+use crate::routes::{self, RouteDecision};
 
 /// How long the name of a link is in a register (IFNAMSIZ).
 const NAME: usize = 16;
@@ -223,7 +223,7 @@ pub(crate) fn fib(run: &Run<'_>, source: bool, kind: bool) -> Fib {
     // Rules ask whether the way back leads out by the link that the packet came in by.
     let iif = packet.iif.as_deref();
     match routes::look_up(run.namespace, None, address, iif, packet.mark) {
-        Routed::By { link, .. } if source && iif == Some(link.name.as_str()) => Fib::NotZero,
+        RouteDecision::By { link, .. } if source && iif == Some(link.name.as_str()) => Fib::NotZero,
         _ => unknown,
     }
 }
@@ -251,7 +251,7 @@ pub(crate) fn type_of(namespace: &Namespace, address: IpAddr) -> Option<u32> {
         return Some(RTN_BROADCAST);
     }
     match routes::look_up(namespace, None, address, None, Some(0)) {
-        Routed::By { .. } => Some(RTN_UNICAST),
+        RouteDecision::By { .. } => Some(RTN_UNICAST),
         _ => None,
     }
 }

@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use scene::Namespace;
 use scene::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
 
-use super::bits::{Byte, Holds, Registers, known, within};
+use super::bits::{Byte, Registers, Truth, known, within};
 use super::ends::{Ends, Hops, NewDestination};
-use super::foreign::Foreign;
+use super::foreign::ForeignKind;
 use super::packet::{Packet, State};
 use super::place::Place;
-use super::queues::{Queued, queued};
+use super::queues::{QueueOutcome, queued};
 use super::{Layer, properties, sets};
 
 /// How many expressions are computed for one packet at one hook. It bounds rules that jump to and
@@ -59,9 +59,9 @@ impl Flow {
     const ON: Flow = Flow { on: true, returns: false };
 }
 
-/// A rule that is asked.
+/// A rule, and where in the rule set the packet meets it.
 #[derive(Debug, Clone, Copy)]
-struct At<'n> {
+struct AskedRule<'n> {
     table: &'n Table,
     base: &'n str,
     chain: &'n str,
@@ -110,7 +110,7 @@ impl<'n> Run<'n> {
         let mut returns = false;
         for (index, rule) in chain.rules.iter().enumerate() {
             let sure = sure && !returns;
-            let at = At { table, base, chain: &chain.name, index, rule, sure, depth };
+            let at = AskedRule { table, base, chain: &chain.name, index, rule, sure, depth };
             let flow = self.rule(ends, at);
             returns |= flow.returns;
             if !flow.on {
@@ -120,13 +120,13 @@ impl<'n> Run<'n> {
         true
     }
 
-    fn place(&self, at: At<'_>) -> Place {
+    fn place(&self, at: AskedRule<'_>) -> Place {
         Place::of_rule(at.table, self.hook, [at.base, at.chain], at.index, at.rule)
     }
 
-    fn rule(&mut self, ends: &mut Ends, at: At<'n>) -> Flow {
+    fn rule(&mut self, ends: &mut Ends, at: AskedRule<'n>) -> Flow {
         let mut registers = Registers::new();
-        let mut holds = Holds::Yes;
+        let mut holds = Truth::Yes;
         for step in &at.rule.steps {
             self.steps = self.steps.saturating_add(1);
             if STEPS < self.steps {
@@ -141,7 +141,7 @@ impl<'n> Run<'n> {
                     let found = at.table.sets.iter().find(|known| known.name == *set);
                     match to {
                         None => {
-                            let has = found.map_or(Holds::Maybe, |set| {
+                            let has = found.map_or(Truth::Maybe, |set| {
                                 sets::look_up(set, &registers, *from).holds()
                             });
                             holds = holds.and(has.unless(*invert));
@@ -179,25 +179,25 @@ impl<'n> Run<'n> {
                 Step::Write { .. } => self.write(ends, at, step, &registers, holds),
                 Step::Mark { from } => {
                     let bytes = registers.load(*from, 4);
-                    let is_sure = at.sure && holds == Holds::Yes;
+                    let is_sure = at.sure && holds == Truth::Yes;
                     self.set_mark(ends, mark_of(bytes), self.place(at), is_sure);
                 }
                 Step::Effect { name } => self.effect(ends, at, name, holds),
-                Step::Unknown { name } => match Foreign::of(name) {
-                    Foreign::Nothing => {}
-                    Foreign::Effect => self.effect(ends, at, name, holds),
-                    Foreign::Condition => {
+                Step::Unknown { name } => match ForeignKind::of(name) {
+                    ForeignKind::Nothing => {}
+                    ForeignKind::Effect => self.effect(ends, at, name, holds),
+                    ForeignKind::Condition => {
                         registers.forget();
-                        holds = holds.and(Holds::Maybe);
+                        holds = holds.and(Truth::Maybe);
                     }
-                    Foreign::Source => return self.translate_source(ends, at, None, holds),
-                    Foreign::Destination => {
+                    ForeignKind::Source => return self.translate_source(ends, at, None, holds),
+                    ForeignKind::Destination => {
                         return self.translate(ends, at, NewDestination::Unknown, holds);
                     }
-                    Foreign::Reject => return self.refuse(ends, at, "an ICMP error", holds),
-                    Foreign::Judge => {
+                    ForeignKind::Reject => return self.refuse(ends, at, "an ICMP error", holds),
+                    ForeignKind::Judge => {
                         ends.doubt(self.place(at));
-                        holds = holds.and(Holds::Maybe);
+                        holds = holds.and(Truth::Maybe);
                     }
                 },
                 _ => {
@@ -206,7 +206,7 @@ impl<'n> Run<'n> {
                     }
                 }
             }
-            if holds == Holds::No {
+            if holds == Truth::No {
                 return Flow::ON;
             }
         }
@@ -279,11 +279,11 @@ impl<'n> Run<'n> {
     fn verdicts(
         &mut self,
         ends: &mut Ends,
-        at: At<'n>,
+        at: AskedRule<'n>,
         set: Option<&'n Set>,
         registers: &Registers,
         from: u32,
-        holds: Holds,
+        holds: Truth,
     ) -> Flow {
         let Some(set) = set else {
             ends.doubt(self.place(at));
@@ -293,7 +293,7 @@ impl<'n> Run<'n> {
         if found.others {
             ends.doubt(self.place(at));
         }
-        let is_certain = matches!(found.elements[..], [(_, Holds::Yes)]);
+        let is_certain = matches!(found.elements[..], [(_, Truth::Yes)]);
         let mut flow = Flow { on: !is_certain, returns: false };
         for (element, is) in found.elements {
             match &element.verdict {
@@ -307,11 +307,17 @@ impl<'n> Run<'n> {
         flow
     }
 
-    fn verdict(&mut self, ends: &mut Ends, at: At<'n>, verdict: &'n Verdict, holds: Holds) -> Flow {
-        if holds == Holds::No {
+    fn verdict(
+        &mut self,
+        ends: &mut Ends,
+        at: AskedRule<'n>,
+        verdict: &'n Verdict,
+        holds: Truth,
+    ) -> Flow {
+        if holds == Truth::No {
             return Flow::ON;
         }
-        let on = holds == Holds::Maybe;
+        let on = holds == Truth::Maybe;
         match verdict {
             Verdict::Accept => ends.accepts = true,
             Verdict::Drop => ends.stop(self.place(at).saying("drop"), None, at.sure && !on),
@@ -330,7 +336,7 @@ impl<'n> Run<'n> {
         Flow { on, returns: false }
     }
 
-    fn jump(&mut self, ends: &mut Ends, at: At<'n>, name: &str, sure: bool) -> bool {
+    fn jump(&mut self, ends: &mut Ends, at: AskedRule<'n>, name: &str, sure: bool) -> bool {
         let chain = at.table.chains.iter().find(|chain| chain.name == name);
         match chain {
             Some(chain) if at.depth < DEPTH => {
@@ -343,18 +349,18 @@ impl<'n> Run<'n> {
         }
     }
 
-    fn refuse(&mut self, ends: &mut Ends, at: At<'n>, with: &str, holds: Holds) -> Flow {
+    fn refuse(&mut self, ends: &mut Ends, at: AskedRule<'n>, with: &str, holds: Truth) -> Flow {
         let place = self.place(at).saying(format!("reject with {with}"));
-        ends.stop(place, Some(with.to_owned()), at.sure && holds == Holds::Yes);
-        Flow { on: holds == Holds::Maybe, returns: false }
+        ends.stop(place, Some(with.to_owned()), at.sure && holds == Truth::Yes);
+        Flow { on: holds == Truth::Maybe, returns: false }
     }
 
     fn translate(
         &mut self,
         ends: &mut Ends,
-        at: At<'n>,
+        at: AskedRule<'n>,
         new: NewDestination,
-        holds: Holds,
+        holds: Truth,
     ) -> Flow {
         let says = match &new {
             NewDestination::To(Some(address), Some(port)) => {
@@ -367,19 +373,19 @@ impl<'n> Run<'n> {
             NewDestination::To(None, None) | NewDestination::Unknown => "dnat".to_owned(),
         };
         ends.destinations.push((self.place(at).saying(says), new));
-        Flow { on: holds == Holds::Maybe, returns: false }
+        Flow { on: holds == Truth::Maybe, returns: false }
     }
 
     fn translate_source(
         &self,
         ends: &mut Ends,
-        at: At<'n>,
+        at: AskedRule<'n>,
         to: Option<IpAddr>,
-        holds: Holds,
+        holds: Truth,
     ) -> Flow {
         let says = to.map_or("masquerade".to_owned(), |address| format!("snat to {address}"));
         ends.source.get_or_insert((self.place(at).saying(says), to));
-        Flow { on: holds == Holds::Maybe, returns: false }
+        Flow { on: holds == Truth::Maybe, returns: false }
     }
 
     /// How long an address is, in bytes.
@@ -408,28 +414,35 @@ impl<'n> Run<'n> {
     fn queue(
         &self,
         ends: &mut Ends,
-        at: At<'n>,
+        at: AskedRule<'n>,
         queues: [u16; 2],
         bypass: bool,
-        holds: Holds,
+        holds: Truth,
     ) -> Flow {
-        let on = holds == Holds::Maybe;
+        let on = holds == Truth::Maybe;
         let says = match queues {
             [first, last] if first == last => format!("queue to {first}"),
             [first, last] => format!("queue to {first}-{last}"),
         };
         let place = self.place(at).saying(says);
         match queued(self.namespace, queues, bypass) {
-            Queued::Judged => ends.doubt(place),
-            Queued::Passes => ends.accepts = true,
-            Queued::Dropped => ends.stop(place, None, at.sure && !on),
+            QueueOutcome::Judged => ends.doubt(place),
+            QueueOutcome::Passes => ends.accepts = true,
+            QueueOutcome::Dropped => ends.stop(place, None, at.sure && !on),
         }
         Flow { on, returns: false }
     }
 
     /// Bytes of the packet are written. What later rules may read of it is no longer known, unless
     /// it is only said how many hops it may take.
-    fn write(&mut self, ends: &Ends, at: At<'n>, step: &Step, registers: &Registers, holds: Holds) {
+    fn write(
+        &mut self,
+        ends: &Ends,
+        at: AskedRule<'n>,
+        step: &Step,
+        registers: &Registers,
+        holds: Truth,
+    ) {
         let Step::Write { base, offset, len, from } = step else { return };
         let new = registers.load(*from, usize::try_from(*len).unwrap_or(usize::MAX));
         let old = self.payload(*base, *offset, *len).unwrap_or_default();
@@ -441,7 +454,7 @@ impl<'n> Run<'n> {
         self.rewritten |= hops.is_none() || !is_rest_kept;
         if let Some(number) = hops {
             let left = new.get(number).and_then(|byte| byte.value());
-            let is_sure = holds == Holds::Yes && at.sure && ends.is_open();
+            let is_sure = holds == Truth::Yes && at.sure && ends.is_open();
             self.set_hops(self.place(at), left, is_sure);
         }
     }
@@ -495,12 +508,12 @@ impl<'n> Run<'n> {
     }
 
     /// Something is changed or noted. What later rules may read of it is no longer known.
-    fn effect(&mut self, ends: &Ends, at: At<'n>, name: &str, holds: Holds) {
+    fn effect(&mut self, ends: &Ends, at: AskedRule<'n>, name: &str, holds: Truth) {
         let name = name.to_ascii_lowercase();
         if name.contains("notrack") {
             self.maybe_untracked = true;
             let is_sure = at.sure && !ends.accepts && ends.destinations.is_empty();
-            if holds == Holds::Yes && is_sure && self.packet.state != State::Untracked {
+            if holds == Truth::Yes && is_sure && self.packet.state != State::Untracked {
                 self.untracked.get_or_insert(self.place(at).saying("notrack"));
             }
         } else if name == "ct" || name.ends_with(" ct") {
@@ -508,7 +521,7 @@ impl<'n> Run<'n> {
         } else if name.contains("mark") {
             self.packet.mark = None;
         } else if let Some(("hl" | "ttl", by)) = name.split_once(" -") {
-            let is_sure = holds == Holds::Yes && at.sure && ends.is_open();
+            let is_sure = holds == Truth::Yes && at.sure && ends.is_open();
             self.lower_hops(self.place(at), by.parse().ok(), is_sure);
         } else if ["payload", "exthdr", "tcpoption", "hl", "ttl", "dscp", "tos"]
             .iter()
@@ -523,23 +536,23 @@ impl<'n> Run<'n> {
     }
 }
 
-fn condition(step: &Step, registers: &Registers) -> Holds {
+fn condition(step: &Step, registers: &Registers) -> Truth {
     match step {
         Step::Compare { op, from, with } => registers.compare(*from, *op, with),
         Step::Range { invert, from, first, last } => {
             let len = first.len().max(last.len());
             within(registers.load(*from, len), first, last).unless(*invert)
         }
-        _ => Holds::Maybe,
+        _ => Truth::Maybe,
     }
 }
 
 /// Looks a value up in a map and stores what the map has for it.
-fn map(set: Option<&Set>, registers: &mut Registers, from: u32, to: u32) -> Holds {
+fn map(set: Option<&Set>, registers: &mut Registers, from: u32, to: u32) -> Truth {
     let found = set.map(|set| sets::look_up(set, registers, from));
     let Some(found) = found else {
         registers.forget();
-        return Holds::Maybe;
+        return Truth::Maybe;
     };
     let holds = found.holds();
     match (&found.elements[..], found.others) {

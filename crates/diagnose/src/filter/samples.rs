@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use scene::Namespace;
 use scene::filter::{
-    Base, Chain, Compare, Connection, Element, Family, Header, Hook, MapTo, Meta, Rule, Ruleset,
+    Base, Chain, Comparison, Connection, Element, Family, Header, Hook, MapTo, Meta, Rule, Ruleset,
     Set, Step, Table, Verdict,
 };
 
@@ -40,7 +40,7 @@ fn padded(name: &str) -> Vec<u8> {
 }
 
 fn equal(with: Vec<u8>) -> Step {
-    Step::Compare { op: Compare::Equal, from: 0, with }
+    Step::Compare { op: Comparison::Equal, from: 0, with }
 }
 
 pub(crate) fn iifname(name: &str) -> Vec<Step> {
@@ -56,7 +56,7 @@ pub(crate) fn established() -> Vec<Step> {
     vec![
         Step::Connection { key: Connection::State, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 6_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::NotEqual, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ]
 }
 

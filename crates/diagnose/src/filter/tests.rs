@@ -12,7 +12,7 @@ fn ip(text: &str) -> IpAddr {
 
 /// A packet of a container to the outside.
 fn outbound() -> Packet {
-    let carries = Carries::Tcp { source: Port::High, destination: Port::Is(443) };
+    let carries = Payload::Tcp { source: Port::High, destination: Port::Is(443) };
     Packet::first(ip("10.88.0.2"), ip("198.51.100.1"), carries).between(Some("cni0"), Some("up0"))
 }
 
@@ -158,7 +158,7 @@ fn translations_decide_where_a_packet_goes() {
             vec![prerouting(vec![rule(&[tcp_port(8080), dnat("10.99.0.9", 81)])])],
         ),
     ]);
-    let carries = Carries::Tcp { source: Port::High, destination: Port::Is(8080) };
+    let carries = Payload::Tcp { source: Port::High, destination: Port::Is(8080) };
     let packet =
         Packet::first(ip("198.51.100.1"), ip("192.0.2.2"), carries).between(Some("up0"), None);
     let walked = walk(&host, Layer::Ip, Hook::Prerouting, &packet);
@@ -213,7 +213,7 @@ fn the_host_knows_its_own_addresses() {
         let steps = vec![
             Step::Fib { source: false, kind: true, to: 0 },
             Step::Compare {
-                op: scene::filter::Compare::Equal,
+                op: scene::filter::Comparison::Equal,
                 from: 0,
                 with: 2_u32.to_ne_bytes().to_vec(),
             },

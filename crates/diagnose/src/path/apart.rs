@@ -7,16 +7,16 @@ use scene::filter::Hook;
 use scene::{IpvlanMode, IpvlanReach, MacvlanMode};
 
 use super::steps::{Halt, Tracer};
-use super::{Joint, Passed, Site, Why, uplinks_of};
-use crate::filter::{Carries, Holds, Packet};
+use super::{Joint, Passage, Site, StopCause, uplinks_of};
+use crate::filter::{Packet, Payload, Truth};
 
 /// Follows a packet of a container to an address beyond the node, and the answer.
 pub(super) fn beyond<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     to: IpAddr,
-    with: Carries,
-) -> Result<Passed<'s>, Halt<'s>> {
+    with: Payload,
+) -> Result<Passage<'s>, Halt<'s>> {
     let packet = Packet::first(from.address, to, with);
     let via = tracer.route_inside(from, to)?;
     let owner = via.and_then(|via| tracer.scene.host.owner_of(via));
@@ -30,7 +30,7 @@ pub(super) fn beyond<'s>(
             if owner.is_some_and(|owner| owner.index == from.host_end.index) && !routes(from) =>
         {
             tracer.out_of(from, &packet)?;
-            return tracer.stop(Why::Apart { parent: from.host_end });
+            return tracer.stop(StopCause::Apart { parent: from.host_end });
         }
         _ => tracer.leave_by_parent(from, &packet)?,
     };
@@ -40,7 +40,7 @@ pub(super) fn beyond<'s>(
     }
     tracer.back = true;
     tracer.enter_by_parent(from, &sent.answer())?;
-    Ok(Passed { out: Some(from.host_end), source: Holds::No, untracked: None })
+    Ok(Passage { out: Some(from.host_end), source: Truth::No, untracked: None })
 }
 
 /// Follows a packet of a container to a router behind the only port of its bridge that leads to no
@@ -49,7 +49,7 @@ pub(super) fn by_bridge<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     packet: &Packet,
-) -> Result<Passed<'s>, Halt<'s>> {
+) -> Result<Passage<'s>, Halt<'s>> {
     let bridge = from.bridge.ok_or(Halt::Unknown)?;
     let packet = Packet { macs: [from.mac(), None], ..packet.clone() };
     let packet = tracer.leave(from, &packet)?;
@@ -61,7 +61,7 @@ pub(super) fn by_bridge<'s>(
     tracer.bridge(Hook::Prerouting, &answer)?;
     let answer = tracer.routed(bridge, [out, from.host_end], &answer)?;
     tracer.into(from, &answer)?;
-    Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
+    Ok(Passage { out: Some(out), source: Truth::No, untracked: None })
 }
 
 /// Takes a packet from one container to another one on the same parent.
@@ -84,10 +84,10 @@ pub(super) fn beside<'s>(
         }
         (Joint::Macvlan(MacvlanMode::Private), Joint::Macvlan(_))
         | (Joint::Macvlan(_), Joint::Macvlan(MacvlanMode::Private)) => {
-            return tracer.stop(Why::Apart { parent });
+            return tracer.stop(StopCause::Apart { parent });
         }
         (Joint::Ipvlan(one), Joint::Ipvlan(_)) if one.reach == IpvlanReach::Private => {
-            return tracer.stop(Why::Apart { parent });
+            return tracer.stop(StopCause::Apart { parent });
         }
         (Joint::Ipvlan(one), Joint::Ipvlan(_)) if one.reach == IpvlanReach::Bridge => {}
         // An outer switch may send it back, or not.
@@ -111,7 +111,7 @@ impl<'s> Tracer<'s> {
             // It is like one of the node's own.
             let sent = self.at_node(Hook::Output, &packet)?;
             let left = self.at_node(Hook::Postrouting, &sent.packet)?;
-            if sent.destination.is_some() || left.source != Holds::No {
+            if sent.destination.is_some() || left.source != Truth::No {
                 return Err(Halt::Unknown);
             }
             packet = left.packet;

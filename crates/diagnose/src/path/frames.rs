@@ -5,7 +5,7 @@ use scene::{Link, Part};
 
 use super::Site;
 use super::steps::{Halt, Tracer};
-use crate::filter::{Holds, Layer, Packet};
+use crate::filter::{Layer, Packet, Truth};
 
 impl<'s> Tracer<'s> {
     /// Takes a packet from a port of a bridge up to the node's IP.
@@ -40,7 +40,7 @@ impl<'s> Tracer<'s> {
 
     /// Takes a frame from one port of a bridge out by another one.
     fn across(&mut self, bridge: &Link, packet: &Packet) -> Result<(), Halt<'s>> {
-        self.unsure |= self.shows_frames(bridge, packet.is_ipv4()) != Holds::No;
+        self.unsure |= self.shows_frames(bridge, packet.is_ipv4()) != Truth::No;
         self.bridge(Hook::Forward, packet)?;
         self.bridge(Hook::Postrouting, packet)?;
         self.device(Hook::Egress, packet)
@@ -78,8 +78,8 @@ impl<'s> Tracer<'s> {
         let (iif, oif) = (Some(from.host_end.name.as_str()), Some(to.host_end.name.as_str()));
         let mut packet = packet.between(iif, oif);
         let shown = from.bridge.map(|bridge| self.shows_frames(bridge, packet.is_ipv4()));
-        match (shown.unwrap_or(Holds::No), from.bridge) {
-            (Holds::Yes, Some(bridge)) => {
+        match (shown.unwrap_or(Truth::No), from.bridge) {
+            (Truth::Yes, Some(bridge)) => {
                 let name = Some(bridge.name.as_str());
                 let entered = self.at_node(Hook::Prerouting, &packet.between(name, None))?;
                 if entered.destination.is_some() {
@@ -87,13 +87,13 @@ impl<'s> Tracer<'s> {
                 }
                 self.bridge(Hook::Forward, &packet)?;
                 let left = self.show_forwarded(&entered.packet, &bridge.name, &bridge.name)?;
-                if left.source != Holds::No {
+                if left.source != Truth::No {
                     return Err(Halt::Unknown);
                 }
                 packet = left.packet.between(iif, oif);
             }
             (shown, _) => {
-                self.unsure |= shown == Holds::Maybe;
+                self.unsure |= shown == Truth::Maybe;
                 self.bridge(Hook::Forward, &packet)?;
             }
         }
@@ -105,16 +105,16 @@ impl<'s> Tracer<'s> {
     /// Says whether `br_netfilter` shows frames of a bridge to IP's filters: those of all bridges
     /// by a kernel parameter, or those of this one (linux net/bridge/br_netfilter_hooks.c
     /// `br_nf_pre_routing`). Without the module there is no such parameter.
-    fn shows_frames(&self, bridge: &Link, ipv4: bool) -> Holds {
+    fn shows_frames(&self, bridge: &Link, ipv4: bool) -> Truth {
         let (key, own) = if ipv4 {
             ("net.bridge.bridge-nf-call-iptables", bridge.shows_ipv4)
         } else {
             ("net.bridge.bridge-nf-call-ip6tables", bridge.shows_ipv6)
         };
         match self.scene.host.number(key) {
-            Some(number) if number != 0 || own => Holds::Yes,
-            None if self.scene.lacks(Part::Sysctls, None) => Holds::Maybe,
-            _ => Holds::No,
+            Some(number) if number != 0 || own => Truth::Yes,
+            None if self.scene.lacks(Part::Sysctls, None) => Truth::Maybe,
+            _ => Truth::No,
         }
     }
 

@@ -6,15 +6,15 @@ use scene::Part;
 use scene::filter::Hook;
 
 use super::steps::{Halt, Tracer};
-use super::{Joint, Passed, Site, address_of, apart};
-use crate::filter::{Carries, Holds, Packet};
+use super::{Joint, Passage, Site, address_of, apart};
+use crate::filter::{Packet, Payload, Truth};
 
 pub(super) fn outside<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     to: IpAddr,
-    with: Carries,
-) -> Result<Passed<'s>, Halt<'s>> {
+    with: Payload,
+) -> Result<Passage<'s>, Halt<'s>> {
     if from.joint != Joint::Pair {
         return apart::beyond(tracer, from, to, with);
     }
@@ -46,14 +46,14 @@ pub(super) fn outside<'s>(
     let left = tracer.forward(&entered.packet, tracer.seen_as(from.seen_by), &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
     tracer.passes_router(&entered.packet)?;
-    let passed = Passed { out: Some(out), source: left.source, untracked: entered.untracked };
+    let passed = Passage { out: Some(out), source: left.source, untracked: entered.untracked };
 
     tracer.back = true;
     let mut answer = left.packet.answer();
     let address = address_of(out, to.is_ipv4());
     let answer = match (left.source, address) {
-        (Holds::No, _) => Some(answer),
-        (Holds::Yes, Some(address)) => {
+        (Truth::No, _) => Some(answer),
+        (Truth::Yes, Some(address)) => {
             answer.destination = address;
             answer.answers_to = Some(from.address);
             Some(answer)
@@ -82,7 +82,7 @@ pub(super) fn outside<'s>(
     let answer = tracer.down(from, &answer)?;
     tracer.into(from, &answer)?;
     // Another machine may be the end of it.
-    if !is_service && matches!(with, Carries::Tcp { .. }) {
+    if !is_service && matches!(with, Payload::Tcp { .. }) {
         let sent = Packet {
             source_translated: left.packet.source_translated,
             destination_translated: left.packet.destination_translated,
@@ -114,7 +114,7 @@ fn to_node<'s>(
     tracer: &mut Tracer<'s>,
     from: &'s Site<'s>,
     sent: &Packet,
-) -> Result<Passed<'s>, Halt<'s>> {
+) -> Result<Passage<'s>, Halt<'s>> {
     if !from.is_the_nodes() {
         return Err(Halt::Unknown);
     }
@@ -123,5 +123,5 @@ fn to_node<'s>(
     tracer.back = true;
     let answer = tracer.of_node(from, &packet.answer())?;
     tracer.into(from, &answer)?;
-    Ok(Passed { out: None, source: Holds::No, untracked: None })
+    Ok(Passage { out: None, source: Truth::No, untracked: None })
 }

@@ -6,9 +6,9 @@ use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
 use super::site::vrf_above;
-use super::{Site, Stop, Why, uplink};
-use crate::filter::{self, End, Holds, Hops, Layer, Packet, Place, Port, Walked};
-use crate::routes::{self, Routed};
+use super::{Site, Stop, StopCause, uplink};
+use crate::filter::{self, End, Hops, Layer, Packet, Place, Port, Truth, WalkOutcome};
+use crate::routes::{self, RouteDecision};
 
 /// A port at which no program listens, and which no rule translates (IANA: `tcpmux`).
 const RARE_PORT: u16 = 1;
@@ -25,7 +25,7 @@ pub(super) enum Halt<'s> {
 
 /// How many hops a rule has left to a packet.
 #[derive(Debug)]
-struct Left<'s> {
+struct HopLimit<'s> {
     hops: u8,
     layer: Layer,
     hook: Hook,
@@ -47,7 +47,7 @@ pub(super) struct Tracer<'s> {
     /// It follows the first packet and its answer.
     further: bool,
     /// How many hops it may take, if a rule has surely set that.
-    left: Option<Left<'s>>,
+    left: Option<HopLimit<'s>>,
     /// How many hops the first packet may take, if no rule changes that and it is known.
     pub(super) begins: Option<u8>,
     /// Places whose base chains are left out.
@@ -75,11 +75,11 @@ impl<'s> Tracer<'s> {
         Tracer { without, by_routes: false, ..Tracer::new(scene) }
     }
 
-    pub(super) fn stop<T>(&self, why: Why<'s>) -> Result<T, Halt<'s>> {
+    pub(super) fn stop<T>(&self, why: StopCause<'s>) -> Result<T, Halt<'s>> {
         self.stop_in(None, why)
     }
 
-    fn stop_in<T>(&self, inside: Option<&'s str>, why: Why<'s>) -> Result<T, Halt<'s>> {
+    fn stop_in<T>(&self, inside: Option<&'s str>, why: StopCause<'s>) -> Result<T, Halt<'s>> {
         let (back, further) = (self.back, self.further);
         Err(Halt::Stop(Box::new(Stop { why, back, further, inside })))
     }
@@ -108,7 +108,7 @@ impl<'s> Tracer<'s> {
         layer: Layer,
         hook: Hook,
         packet: &Packet,
-    ) -> Result<Walked, Halt<'s>> {
+    ) -> Result<WalkOutcome, Halt<'s>> {
         let is_hidden = self.scene.lacks(Part::Nftables, inside)
             || (layer == Layer::Ip && self.scene.lacks(Part::LegacyIptables, inside));
         if is_hidden {
@@ -124,7 +124,7 @@ impl<'s> Tracer<'s> {
             Hops::Kept => {}
             Hops::Set(hops, place) => {
                 let (hops, place) = (*hops, place.clone());
-                self.left = Some(Left { hops, layer, hook, place, inside, back });
+                self.left = Some(HopLimit { hops, layer, hook, place, inside, back });
             }
             Hops::Fewer(by, place) => {
                 let known = self.left.as_ref().filter(|left| left.back == back);
@@ -132,14 +132,14 @@ impl<'s> Tracer<'s> {
                 let place = place.clone();
                 self.left = before.map(|hops| {
                     let hops = hops.saturating_sub(*by);
-                    Left { hops, layer, hook, place, inside, back }
+                    HopLimit { hops, layer, hook, place, inside, back }
                 });
             }
             Hops::Unknown => (self.left, self.begins) = (None, None),
         }
         match walked.end {
             End::Stopped(place, reject) => {
-                self.stop_in(inside, Why::Filter { layer, hook, place, reject })
+                self.stop_in(inside, StopCause::Filter { layer, hook, place, reject })
             }
             End::Lost(_) => Err(Halt::Unknown),
             End::Unknown(_) => {
@@ -159,7 +159,7 @@ impl<'s> Tracer<'s> {
         hook: Hook,
         packet: &Packet,
         place: Place,
-    ) -> Result<Walked, Halt<'s>> {
+    ) -> Result<WalkOutcome, Halt<'s>> {
         let Some((_, Port::Any)) = packet.carries.ports() else { return Err(Halt::Unknown) };
         let carries = packet.carries.to_port(Port::Is(RARE_PORT));
         let rare = Packet { carries, ..packet.clone() };
@@ -180,18 +180,22 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet of IP through a hook of the node.
-    pub(super) fn at_node(&mut self, hook: Hook, packet: &Packet) -> Result<Walked, Halt<'s>> {
+    pub(super) fn at_node(&mut self, hook: Hook, packet: &Packet) -> Result<WalkOutcome, Halt<'s>> {
         self.walk((&self.scene.host, None), Layer::Ip, hook, packet)
     }
 
     /// Takes a packet that is to be translated through the hook where that is done. A translation
     /// that leads to a program of the node is an end of its own.
-    pub(super) fn translated(&mut self, hook: Hook, packet: &Packet) -> Result<Walked, Halt<'s>> {
+    pub(super) fn translated(
+        &mut self,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<WalkOutcome, Halt<'s>> {
         let host = &self.scene.host;
         let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
         match (&walked.end, &walked.destination) {
             (End::Lost(_), Some((place, to @ filter::NewDestination::Here(_)))) => {
-                self.stop(Why::Redirected { place: place.clone(), to: to.clone() })
+                self.stop(StopCause::Redirected { place: place.clone(), to: to.clone() })
             }
             _ => self.at_node(hook, packet),
         }
@@ -205,7 +209,11 @@ impl<'s> Tracer<'s> {
     /// Takes a packet that came in by a link of the node through the first hook of IP. A VRF shows it
     /// once more, as its own (linux drivers/net/vrf.c `vrf_ip_rcv`); translations are decided by
     /// then.
-    pub(super) fn enter(&mut self, link: &'s Link, packet: &Packet) -> Result<Walked, Halt<'s>> {
+    pub(super) fn enter(
+        &mut self,
+        link: &'s Link,
+        packet: &Packet,
+    ) -> Result<WalkOutcome, Halt<'s>> {
         let first = self.at_node(Hook::Prerouting, &packet.between(Some(&link.name), None))?;
         let Some(vrf) = vrf_above(&self.scene.host, link) else { return Ok(first) };
         let again = first.packet.between(Some(&vrf.name), None);
@@ -216,7 +224,7 @@ impl<'s> Tracer<'s> {
         // Routes are asked for the link.
         let packet = again.packet.between(Some(&link.name), None);
         let untracked = first.untracked.or(again.untracked);
-        Ok(Walked { packet, untracked, end: again.end, ..first })
+        Ok(WalkOutcome { packet, untracked, end: again.end, ..first })
     }
 
     /// Returns the name by which filters see where a packet came in that is sent on.
@@ -234,7 +242,7 @@ impl<'s> Tracer<'s> {
     ) -> Result<Packet, Halt<'s>> {
         let at = (site.inside, Some(site.container.id.as_str()));
         let walked = self.walk(at, layer, hook, packet)?;
-        if walked.destination.is_some() || walked.source != Holds::No {
+        if walked.destination.is_some() || walked.source != Truth::No {
             return Err(Halt::Unknown);
         }
         Ok(walked.packet)
@@ -335,7 +343,7 @@ impl<'s> Tracer<'s> {
         packet: &Packet,
         iif: &str,
         oif: &str,
-    ) -> Result<Walked, Halt<'s>> {
+    ) -> Result<WalkOutcome, Halt<'s>> {
         self.hop()?;
         self.show_forwarded(packet, iif, oif)
     }
@@ -348,10 +356,10 @@ impl<'s> Tracer<'s> {
         }
         let Some(left) = self.left.take_if(|left| left.back == back) else { return Ok(()) };
         if left.hops <= 1 {
-            let Left { layer, hook, place, inside, .. } = left;
-            return self.stop_in(inside, Why::Expires { layer, hook, place });
+            let HopLimit { layer, hook, place, inside, .. } = left;
+            return self.stop_in(inside, StopCause::Expires { layer, hook, place });
         }
-        self.left = Some(Left { hops: left.hops - 1, ..left });
+        self.left = Some(HopLimit { hops: left.hops - 1, ..left });
         Ok(())
     }
 
@@ -361,7 +369,7 @@ impl<'s> Tracer<'s> {
             return Ok(());
         }
         match self.route(packet) {
-            Ok(Routed::By { via: Some(via), .. }) if via != packet.destination => self.hop(),
+            Ok(RouteDecision::By { via: Some(via), .. }) if via != packet.destination => self.hop(),
             _ => Ok(()),
         }
     }
@@ -372,7 +380,7 @@ impl<'s> Tracer<'s> {
         packet: &Packet,
         iif: &str,
         oif: &str,
-    ) -> Result<Walked, Halt<'s>> {
+    ) -> Result<WalkOutcome, Halt<'s>> {
         let packet = packet.between(Some(iif), Some(oif));
         let packet = self.at_node(Hook::Forward, &packet)?.packet;
         self.at_node(Hook::Postrouting, &packet)
@@ -391,9 +399,9 @@ impl<'s> Tracer<'s> {
         // A program that uses an interface of a VRF is bound to that.
         let of_vrf = vrf_above(site.inside, site.link).map(|_| site.link.name.as_str());
         match routes::look_up(site.inside, Some(site.address), to, of_vrf, Some(0)) {
-            Routed::By { link, via, .. } if link.index == site.link.index => Ok(via),
-            Routed::Refused { route, rule } => {
-                self.stop_in(Some(&site.container.id), Why::Refused { route, rule })
+            RouteDecision::By { link, via, .. } if link.index == site.link.index => Ok(via),
+            RouteDecision::Refused { route, rule } => {
+                self.stop_in(Some(&site.container.id), StopCause::Refused { route, rule })
             }
             _ => Err(Halt::Unknown),
         }
@@ -403,14 +411,14 @@ impl<'s> Tracer<'s> {
     pub(super) fn route_out(&self, packet: &Packet) -> Result<&'s Link, Halt<'s>> {
         match self.route(packet)? {
             // It goes on in that VRF.
-            Routed::By { link, .. } if link.vrf_table.is_some() => Err(Halt::Unknown),
-            Routed::By { link, .. } => Ok(link),
-            Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
+            RouteDecision::By { link, .. } if link.vrf_table.is_some() => Err(Halt::Unknown),
+            RouteDecision::By { link, .. } => Ok(link),
+            RouteDecision::Refused { .. } | RouteDecision::Nowhere if !self.by_routes => {
                 uplink(self.scene, packet.is_ipv4()).ok_or(Halt::Unknown)
             }
-            Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
-            Routed::Nowhere => self.stop(Why::NoRoute),
-            Routed::Local(_) | Routed::Unknown => Err(Halt::Unknown),
+            RouteDecision::Refused { route, rule } => self.stop(StopCause::Refused { route, rule }),
+            RouteDecision::Nowhere => self.stop(StopCause::NoRoute),
+            RouteDecision::Local(_) | RouteDecision::Unknown => Err(Halt::Unknown),
         }
     }
 
@@ -421,18 +429,21 @@ impl<'s> Tracer<'s> {
             return Ok(());
         }
         match self.route(packet)? {
-            Routed::By { link, .. } if link.index == site.seen_by.index => Ok(()),
-            Routed::By { link, route, rule, .. } if rule.is_some() || 0 < route.to.prefix_len() => {
-                self.stop(Why::Diverted { link, route, rule })
+            RouteDecision::By { link, .. } if link.index == site.seen_by.index => Ok(()),
+            RouteDecision::By { link, route, rule, .. }
+                if rule.is_some() || 0 < route.to.prefix_len() =>
+            {
+                self.stop(StopCause::Diverted { link, route, rule })
             }
-            Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
-            Routed::By { .. } | Routed::Nowhere | Routed::Local(_) | Routed::Unknown => {
-                Err(Halt::Unknown)
-            }
+            RouteDecision::Refused { route, rule } => self.stop(StopCause::Refused { route, rule }),
+            RouteDecision::By { .. }
+            | RouteDecision::Nowhere
+            | RouteDecision::Local(_)
+            | RouteDecision::Unknown => Err(Halt::Unknown),
         }
     }
 
-    fn route(&self, packet: &Packet) -> Result<Routed<'s>, Halt<'s>> {
+    fn route(&self, packet: &Packet) -> Result<RouteDecision<'s>, Halt<'s>> {
         if self.scene.lacks(Part::Routes, None) {
             return Err(Halt::Unknown);
         }

@@ -1,6 +1,6 @@
 mod joined;
 
-use scene::filter::{Compare, Connection, Family as Kin, Meta, Step, Table};
+use scene::filter::{Comparison, Connection, Family as Kin, Meta, Step, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
 use super::samples::{ip, node, with, with_route};
@@ -42,7 +42,7 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
         },
     };
     match follow(scene, &trip) {
-        Outcome::Passes(Passed { source: Holds::Yes, .. }) => "passes, translated".to_owned(),
+        Outcome::Passes(Passage { source: Truth::Yes, .. }) => "passes, translated".to_owned(),
         Outcome::Passes(_) => "passes".to_owned(),
         Outcome::Unknown => "unknown".to_owned(),
         Outcome::Stopped(stop) => {
@@ -53,20 +53,24 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
             };
             let inside = stop.inside.map(|id| format!("in {id}: ")).unwrap_or_default();
             let why = match stop.why {
-                Why::Filter { layer, place, .. } => format!("{layer:?} {}", place.name()),
-                Why::Expires { place, .. } => format!("expires by {}", place.name()),
-                Why::Refused { route: Some(route), .. } => format!("route {}", route.to),
-                Why::Refused { rule: Some(rule), .. } => format!("rule {}", rule.priority),
-                Why::Refused { .. } => "refused".to_owned(),
-                Why::NoRoute => "no route".to_owned(),
-                Why::Diverted { link, rule: Some(rule), .. } => {
+                StopCause::Filter { layer, place, .. } => format!("{layer:?} {}", place.name()),
+                StopCause::Expires { place, .. } => format!("expires by {}", place.name()),
+                StopCause::Refused { route: Some(route), .. } => format!("route {}", route.to),
+                StopCause::Refused { rule: Some(rule), .. } => format!("rule {}", rule.priority),
+                StopCause::Refused { .. } => "refused".to_owned(),
+                StopCause::NoRoute => "no route".to_owned(),
+                StopCause::Diverted { link, rule: Some(rule), .. } => {
                     format!("to {} by rule {}", link.name, rule.priority)
                 }
-                Why::Diverted { link, route, .. } => format!("to {} by {}", link.name, route.to),
-                Why::Vlan { port, vlan: Some(vlan) } => format!("{} lacks VLAN {vlan}", port.name),
-                Why::Vlan { port, vlan: None } => format!("{} takes only tags", port.name),
-                Why::Apart { parent } => format!("apart on {}", parent.name),
-                Why::Redirected { place, .. } => format!("redirected by {}", place.name()),
+                StopCause::Diverted { link, route, .. } => {
+                    format!("to {} by {}", link.name, route.to)
+                }
+                StopCause::Vlan { port, vlan: Some(vlan) } => {
+                    format!("{} lacks VLAN {vlan}", port.name)
+                }
+                StopCause::Vlan { port, vlan: None } => format!("{} takes only tags", port.name),
+                StopCause::Apart { parent } => format!("apart on {}", parent.name),
+                StopCause::Redirected { place, .. } => format!("redirected by {}", place.name()),
             };
             format!("{back}{inside}{why}")
         }
@@ -207,7 +211,7 @@ fn a_filter_may_stop_what_follows_the_first_packet() {
     let direction = |number: u8| {
         vec![
             Step::Connection { key: Connection::Other(1), to: 0 },
-            Step::Compare { op: Compare::Equal, from: 0, with: vec![number] },
+            Step::Compare { op: Comparison::Equal, from: 0, with: vec![number] },
         ]
     };
     let way = |name: &str, parts: &[Vec<Step>]| {
@@ -225,14 +229,14 @@ fn a_filter_may_stop_what_follows_the_first_packet() {
     assert_eq!(way("outside", &perhaps), "passes, translated");
     let marked = vec![
         Step::Meta { key: Meta::Mark, to: 0 },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
     ];
     let unmarked = [direction(0), established(), marked, drop()];
     assert_eq!(way("published", &unmarked), "passes");
     let translated = vec![
         Step::Connection { key: Connection::Status, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x10_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
     ];
     let untranslated = [direction(0), established(), translated, drop()];
     assert_eq!(way("outside", &untranslated), "passes, translated");

@@ -3,7 +3,7 @@
 
 use scene::{Link, Part};
 
-use super::Why;
+use super::StopCause;
 use super::steps::{Halt, Tracer};
 
 /// Returns the VLAN of a link's frames without a tag.
@@ -33,13 +33,13 @@ impl<'s> Tracer<'s> {
             return Ok(tag);
         }
         let Some(vlan) = tag.or(untagged(from)) else {
-            return self.stop(Why::Vlan { port: from, vlan: None });
+            return self.stop(StopCause::Vlan { port: from, vlan: None });
         };
         if has(from, vlan).is_none() {
-            return self.stop(Why::Vlan { port: from, vlan: Some(vlan) });
+            return self.stop(StopCause::Vlan { port: from, vlan: Some(vlan) });
         }
         match has(to, vlan) {
-            None => self.stop(Why::Vlan { port: to, vlan: Some(vlan) }),
+            None => self.stop(StopCause::Vlan { port: to, vlan: Some(vlan) }),
             Some(true) => Ok(None),
             Some(false) => Ok(Some(vlan)),
         }
@@ -65,17 +65,17 @@ impl<'s> Tracer<'s> {
         let tag = seen_by.vlan.filter(|_| seen_by.peer == Some(bridge.index));
         let is_node = |link: &Link| link.index == bridge.index;
         let vlan = if is_node(from) { tag.or(untagged(from)) } else { untagged(from) };
-        let Some(vlan) = vlan else { return self.stop(Why::Vlan { port: from, vlan: None }) };
+        let Some(vlan) = vlan else { return self.stop(StopCause::Vlan { port: from, vlan: None }) };
         // What the node tags must be in that VLAN there as well.
         let starts_in = !is_node(from) || tag.is_none() || has(from, vlan).is_some();
         if !starts_in {
-            return self.stop(Why::Vlan { port: from, vlan: Some(vlan) });
+            return self.stop(StopCause::Vlan { port: from, vlan: Some(vlan) });
         }
         if let Some(tag) = tag.filter(|tag| is_node(to) && *tag != vlan) {
-            return self.stop(Why::Vlan { port: from, vlan: Some(tag) });
+            return self.stop(StopCause::Vlan { port: from, vlan: Some(tag) });
         }
         match has(to, vlan) {
-            None => self.stop(Why::Vlan { port: to, vlan: Some(vlan) }),
+            None => self.stop(StopCause::Vlan { port: to, vlan: Some(vlan) }),
             Some(is_untagged) => {
                 // A tag that is left may be meant.
                 let keeps_tag = tag.is_some() && is_node(to);

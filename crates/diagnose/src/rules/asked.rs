@@ -7,7 +7,7 @@ use scene::Container;
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 /// The finding of questions that could not be asked.
 pub(crate) const NOT_ASKED: &str = "not-asked";
@@ -71,7 +71,7 @@ fn unsent(look: Look<'_>) -> Vec<Finding> {
 fn untried(look: Look<'_>) -> Option<Finding> {
     let to = look.to?;
     let is_tried = |(question, _): &(Question, Answer)| {
-        question.from.is_some() && question.asked == Asked::Connect { to }
+        question.from.is_some() && question.asked == Probe::Connect { to }
     };
     if look.answers.all.iter().any(is_tried) {
         return None;
@@ -98,15 +98,15 @@ pub fn not_tried(to: &str, from: Option<&Container>, seen: &str) -> Finding {
     from.into_iter().fold(finding, |finding, container| finding.hits(container.id.clone()))
 }
 
-fn text(asked: &Asked) -> String {
+fn text(asked: &Probe) -> String {
     match asked {
-        Asked::Echo { to } => format!("an echo of {to}"),
-        Asked::EchoBy { to, link } => format!("an echo of {to} by {link}"),
-        Asked::Connect { to } => format!("a connection to {to}"),
-        Asked::Size { to, .. } => format!("echoes of several sizes of {to}"),
-        Asked::Name { server } => format!("{server} for a name"),
-        Asked::NameBelow { server, domain } => format!("{server} for a name below {domain}"),
-        Asked::WhoHas { address, link } => format!("who has {address} on {link}"),
+        Probe::Echo { to } => format!("an echo of {to}"),
+        Probe::EchoBy { to, link } => format!("an echo of {to} by {link}"),
+        Probe::Connect { to } => format!("a connection to {to}"),
+        Probe::Size { to, .. } => format!("echoes of several sizes of {to}"),
+        Probe::Name { server } => format!("{server} for a name"),
+        Probe::NameBelow { server, domain } => format!("{server} for a name below {domain}"),
+        Probe::WhoHas { address, link } => format!("who has {address} on {link}"),
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         found.into_iter().map(|one| format!("{} {}", one.id, one.says)).collect()
     }
 
-    fn question(asked: Asked) -> Question {
+    fn question(asked: Probe) -> Question {
         Question { from: Some("c2".to_owned()), asked }
     }
 
@@ -132,8 +132,8 @@ mod tests {
     fn what_could_not_be_asked_is_told() {
         let lost = || Answer::NotAsked { reason: "Operation not permitted".to_owned() };
         let all = vec![
-            (question(Asked::Echo { to: ip("10.88.0.1") }), lost()),
-            (question(Asked::Name { server: ip("198.51.100.53") }), lost()),
+            (question(Probe::Echo { to: ip("10.88.0.1") }), lost()),
+            (question(Probe::Name { server: ip("198.51.100.53") }), lost()),
         ];
         let said = "not-asked c2 could not ask: an echo of 10.88.0.1, 198.51.100.53 for a name";
         assert_eq!(told(&node(), all, None), [said]);
@@ -144,7 +144,7 @@ mod tests {
     fn what_the_caller_named_is_never_dropped() {
         let unknown = "not-asked it is not known whether c2 reaches 198.51.100.1:443";
         assert_eq!(told(&node(), Vec::new(), Some("c2")), [unknown]);
-        let asked = question(Asked::Connect { to: "198.51.100.1:443".parse().unwrap() });
+        let asked = question(Probe::Connect { to: "198.51.100.1:443".parse().unwrap() });
         let all = vec![(asked, Answer::Refused)];
         assert_eq!(told(&node(), all, Some("c2")), [""; 0]);
     }

@@ -2,7 +2,7 @@
 
 mod ways;
 
-use scene::{Attachment, Container, Drift, Item, ItemKind, Unfinished};
+use scene::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
@@ -121,7 +121,7 @@ fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Fin
 }
 
 /// An ADD that failed, or that was killed. What it made before that may be left.
-fn unfinished(container: &Container, attachment: &Attachment, ended: &Unfinished) -> Finding {
+fn unfinished(container: &Container, attachment: &Attachment, ended: &UnfinishedAdd) -> Finding {
     let Attachment { network, ifname, .. } = attachment;
     let (what, seen) = match &ended.error {
         Some(error) => ("failed", error.clone()),
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn an_add_that_failed_is_told_in_the_plugins_words() {
         let error = "plugin type=\"portmap\" failed (add): port 8080 is taken".to_owned();
-        let ended = Some(Unfinished { error: Some(error.clone()) });
+        let ended = Some(UnfinishedAdd { error: Some(error.clone()) });
         let scene = scene(Attachment { unfinished: ended, ..Attachment::default() });
         let told = found(&scene);
         assert_eq!(told[0].id, "attachment-unfinished");

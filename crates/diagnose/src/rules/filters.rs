@@ -22,15 +22,15 @@ mod tests;
 use std::net::IpAddr;
 
 use scene::filter::Hook;
-use scene::{Part, Port as Published, Scene, Transport};
+use scene::{Part, Port as PublishedPort, Scene, Transport};
 
 pub(super) use self::fix::opened;
 use self::say::Sort;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
-use crate::filter::{Carries, Holds, Layer, Place, Port};
+use crate::filter::{Layer, Payload, Place, Port, Truth};
 use crate::finding::{Family, Finding};
-use crate::path::{self, Joint, Outcome, Passed, Site, Stop, Trip, Why, follow_filters};
+use crate::path::{self, Joint, Outcome, Passage, Site, Stop, StopCause, Trip, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
     judges: "packet filters",
@@ -150,13 +150,13 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
 }
 
-fn tcp(port: u16) -> Carries {
+fn tcp(port: u16) -> Payload {
     path::carries(Transport::Tcp, Port::Is(port))
 }
 
 /// The addresses beyond the node that are tried by name: the one that the caller names, and the
 /// container's servers of names.
-fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
+fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Payload)> {
     let is_of = |address: &IpAddr| family_of(*address) == site.family() && !address.is_loopback();
     let to = look.to.filter(|to| is_of(&to.ip())).map(|to| (to.ip(), tcp(to.port())));
     let servers = site.container.nameservers.iter().flatten().copied().filter(is_of);
@@ -168,7 +168,7 @@ fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
 fn published<'s>(
     scene: &'s Scene,
     site: &'s Site<'s>,
-    port: &'s Published,
+    port: &'s PublishedPort,
     beyond: &[IpAddr],
 ) -> Vec<Trip<'s>> {
     let Some((at, by)) = ports::entrance(scene, site.family(), port) else { return Vec::new() };
@@ -200,7 +200,7 @@ fn pairs<'v, 's>(
 
 /// A filter that stops a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Caught {
+struct FilterStop {
     layer: Layer,
     hook: Hook,
     place: Place,
@@ -215,16 +215,16 @@ struct Caught {
     inside: Option<String>,
 }
 
-impl Caught {
+impl FilterStop {
     /// Says whether it is the same filter. It may stop one packet on its way, and the answer to
     /// another one.
-    fn is_at(&self, other: &Caught) -> bool {
+    fn is_at(&self, other: &FilterStop) -> bool {
         self.place == other.place && self.inside == other.inside
     }
 }
 
 /// Returns the filters that stop each of some trips. The first trip that passes ends it.
-fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<Caught> {
+fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
     let mut trips = trips.iter();
     let mut all = trips.next().map(|trip| caught(scene, trip)).unwrap_or_default();
     for trip in trips {
@@ -239,22 +239,22 @@ fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<Caught> {
 
 /// Returns the filters that stop a packet: the first one, then the first one without that, and so
 /// on.
-fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
-    let mut all: Vec<Caught> = Vec::new();
+fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
+    let mut all: Vec<FilterStop> = Vec::new();
     for _ in 0..FILTERS {
         let without: Vec<Place> = all.iter().map(|one| one.place.clone()).collect();
         let Outcome::Stopped(stop) = follow_filters(scene, trip, &without) else { break };
         let Stop { why, back, further, inside } = *stop;
         let (layer, hook, place, reject, expires) = match why {
-            Why::Filter { layer, hook, place, reject } => (layer, hook, place, reject, false),
-            Why::Expires { layer, hook, place } => (layer, hook, place, None, true),
+            StopCause::Filter { layer, hook, place, reject } => (layer, hook, place, reject, false),
+            StopCause::Expires { layer, hook, place } => (layer, hook, place, None, true),
             _ => break,
         };
         if without.contains(&place) {
             break;
         }
         let inside = inside.map(str::to_owned);
-        all.push(Caught { layer, hook, place, reject, expires, back, further, inside });
+        all.push(FilterStop { layer, hook, place, reject, expires, back, further, inside });
     }
     all
 }
@@ -262,14 +262,14 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<Caught> {
 /// A rule takes packets from connection tracking, so that their source is not translated, which it
 /// is otherwise.
 fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Finding> {
-    let Outcome::Passes(Passed { source: Holds::No, untracked: Some(place), .. }) =
+    let Outcome::Passes(Passage { source: Truth::No, untracked: Some(place), .. }) =
         follow_filters(look.scene, trip, &[])
     else {
         return None;
     };
     let without = [place.clone()];
     match follow_filters(look.scene, trip, &without) {
-        Outcome::Passes(Passed { source: Holds::Yes, .. }) => {
+        Outcome::Passes(Passage { source: Truth::Yes, .. }) => {
             Some(say::not_translated(look, site, &place))
         }
         _ => None,

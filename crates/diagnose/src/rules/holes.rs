@@ -195,7 +195,7 @@ mod tests {
     /// No probe shows that it does no harm.
     #[test]
     fn a_filter_that_nobody_judges_counts_if_nothing_was_tried() {
-        use crate::question::{Answer, Asked, Question};
+        use crate::question::{Answer, Probe, Question};
         let reason = "a program of BPF (XDP) sees the packets of up0 first".to_owned();
         let mut scene = crate::path::samples::node();
         scene.holes = vec![Hole { part: Part::Unjudged, container: None, reason }];
@@ -205,7 +205,7 @@ mod tests {
             (causes, found.notes.iter().filter(|one| one.id == UNJUDGED).count())
         };
         assert_eq!(told(&Answers::default()), (1, 0));
-        let asked = Asked::Echo { to: crate::path::samples::ip("10.88.0.1") };
+        let asked = Probe::Echo { to: crate::path::samples::ip("10.88.0.1") };
         let question = Question { from: Some("c2".to_owned()), asked };
         let all = vec![(question, Answer::Reached { after_us: 300 })];
         assert_eq!(told(&Answers { all }), (0, 1));

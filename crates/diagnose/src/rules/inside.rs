@@ -7,7 +7,7 @@ use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 use super::{Rule, containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, Severity, WayKind};
-use crate::question::{Answer, Asked};
+use crate::question::{Answer, Probe};
 
 pub(super) const RULE: Rule =
     Rule { judges: "loopback of containers", ids: &["loopback-down"], judge, ..Rule::NONE };
@@ -306,7 +306,7 @@ fn frozen(look: Look<'_>, container: &Container, inside: &Namespace) -> Option<F
 fn is_accepted(look: Look<'_>, attachment: &Attachment, port: &Port) -> Option<bool> {
     let is_own = |address: IpAddr| attachment.addresses.iter().any(|net| net.addr() == address);
     let tried = look.answers.from(None).filter_map(|(asked, answer)| match asked {
-        Asked::Connect { to } if to.port() == port.container && is_own(to.ip()) => Some(answer),
+        Probe::Connect { to } if to.port() == port.container && is_own(to.ip()) => Some(answer),
         _ => None,
     });
     let taken: Vec<bool> = tried.map(|answer| matches!(answer, Answer::Reached { .. })).collect();
@@ -403,7 +403,7 @@ mod tests {
             let listener = &mut scene.containers[0].inside.as_mut().unwrap().listeners[0];
             (listener.full, listener.stopped) = (full, stopped);
             let to = "10.88.0.2:80".parse().unwrap();
-            let question = Question { from: None, asked: Asked::Connect { to } };
+            let question = Question { from: None, asked: Probe::Connect { to } };
             let all = answer.map(|answer| (question, answer)).into_iter().collect();
             let answers = Answers { all };
             let found = listeners(Look { scene: &scene, answers: &answers, only: None, to: None });

@@ -16,8 +16,8 @@ use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, carries};
-use crate::question::{Answer, Asked, NAMES as PORT, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, NAMES as PORT, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
@@ -72,7 +72,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
             .filter(|server| !server.is_loopback() && reaches(look, container, *server));
         for server in asked {
             let from = Some(container.id.clone());
-            questions.push(Question { from, asked: Asked::name(container, server) });
+            questions.push(Question { from, asked: Probe::name(container, server) });
             questions.extend(near::asks(look, server));
         }
     }
@@ -105,11 +105,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// Returns the server of names that a question of a container asks, and by what.
-fn server_asked(container: &Container, asked: &Asked) -> Option<(IpAddr, Transport)> {
+fn server_asked(container: &Container, asked: &Probe) -> Option<(IpAddr, Transport)> {
     match asked {
-        Asked::Name { server } => Some((*server, Transport::Udp)),
+        Probe::Name { server } => Some((*server, Transport::Udp)),
         // A connection to that port may be what the caller named.
-        Asked::Connect { to } if *asked == Asked::name(container, to.ip()) => {
+        Probe::Connect { to } if *asked == Probe::name(container, to.ip()) => {
             servers(container).find(|own| *own == to.ip()).map(|server| (server, Transport::Tcp))
         }
         _ => None,
@@ -126,7 +126,8 @@ fn without_route(container: &Container) -> Option<Finding> {
     let inside = container.inside.as_ref()?;
     let all: Vec<IpAddr> = servers(container).collect();
     let is_reached = |server: &IpAddr| {
-        server.is_loopback() || look_up(inside, None, *server, None, Some(0)) != Routed::Nowhere
+        server.is_loopback()
+            || look_up(inside, None, *server, None, Some(0)) != RouteDecision::Nowhere
     };
     if all.is_empty() || !leads_out(inside) || all.iter().any(is_reached) {
         return None;
@@ -411,8 +412,8 @@ mod tests {
         use crate::filter::samples::{dnat, nat, rule, table, udp_port, unknown};
         use scene::filter::Family as Kin;
         let mut scene = crate::path::samples::node();
-        let told = |scene: &Scene, from: Option<&str>, asked: Asked, answer: Answer| {
-            let named = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+        let told = |scene: &Scene, from: Option<&str>, asked: Probe, answer: Answer| {
+            let named = Probe::Name { server: "198.51.100.53".parse().unwrap() };
             let silent = Answer::Silent { hops: Vec::new() };
             let all = [(Some("c2"), named, silent), (from, asked, answer)];
             let question =
@@ -420,7 +421,7 @@ mod tests {
             let all = all.map(|(from, asked, answer)| (question(from, asked), answer)).to_vec();
             judge(look(scene, &Answers { all }))[0].seen.get(1).cloned()
         };
-        let router = || Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+        let router = || Probe::Echo { to: "192.0.2.1".parse().unwrap() };
         let reached = || Answer::Reached { after_us: 300 };
         let says = "192.0.2.1, by which this node reaches 198.51.100.53, answers an echo request";
         assert_eq!(told(&scene, None, router(), reached()).as_deref(), Some(says));
@@ -441,7 +442,7 @@ mod tests {
         scene.containers[0].names.by_tcp = true;
         let none = Answers::default();
         let asked = asks(look(&scene, &none));
-        let [Question { asked: Asked::Connect { to }, .. }] = asked.as_slice() else {
+        let [Question { asked: Probe::Connect { to }, .. }] = asked.as_slice() else {
             panic!("{asked:?}")
         };
         assert_eq!(*to, "10.96.0.10:53".parse().unwrap());
@@ -461,7 +462,7 @@ mod tests {
     fn the_node_may_have_the_servers_address() {
         let told = |server: &str| {
             let scene = crate::path::samples::node();
-            let asked = Asked::Name { server: server.parse().unwrap() };
+            let asked = Probe::Name { server: server.parse().unwrap() };
             let question = Question { from: Some("c2".to_owned()), asked };
             let answers = Answers { all: vec![(question, Answer::Refused)] };
             judge(look(&scene, &answers))[0].seen.get(1).cloned()
@@ -481,7 +482,7 @@ mod tests {
             let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[parts])]);
             let own = table(scene::filter::Family::Ip, "nat", vec![chain]);
             let scene = crate::path::samples::with(crate::path::samples::node(), own);
-            let asked = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+            let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
             let question = Question { from: Some("c2".to_owned()), asked };
             let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
             let found = judge(look(&scene, &answers));

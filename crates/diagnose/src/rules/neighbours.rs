@@ -11,7 +11,7 @@ use super::{Rule, asks_links, containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 pub(super) const RULE: Rule = Rule {
     judges: "neighbours",
@@ -33,11 +33,11 @@ fn sites(look: Look<'_>) -> Vec<Site<'_>> {
 /// The node asks who has a container's address, and the container who has its gateway's.
 fn questions<'s>(site: &Site<'s>) -> Vec<(Question, IpAddr, Option<&'s str>)> {
     let link = site.seen_by.name.clone();
-    let asked = Asked::WhoHas { address: site.address, link };
+    let asked = Probe::WhoHas { address: site.address, link };
     let mut all = vec![(Question { from: None, asked }, site.address, site.link.mac.as_deref())];
     if let Some(gateway) = site.gateway {
         let link = site.attachment.ifname.clone();
-        let asked = Asked::WhoHas { address: gateway, link };
+        let asked = Probe::WhoHas { address: gateway, link };
         let from = Some(site.container.id.clone());
         all.push((Question { from, asked }, gateway, site.seen_by.mac.as_deref()));
     }
@@ -89,7 +89,7 @@ fn own(look: Look<'_>) -> Option<OwnAddress<'_>> {
     let carries = |link: &&Link| link.up && link.carrier && link.mac.is_some() && !link.no_arp;
     let link = uplink(look.scene, true).filter(carries)?;
     let address = address_of(link, true)?;
-    let asked = Asked::WhoHas { address, link: link.name.clone() };
+    let asked = Probe::WhoHas { address, link: link.name.clone() };
     let question = Question { from: None, asked };
     (!hits.is_empty()).then_some(OwnAddress { question, address, link: &link.name, hits })
 }
@@ -229,7 +229,7 @@ fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let found = configured(site.inside, site.link.index, router)?;
     let link = site.attachment.ifname.clone();
     let id = &site.container.id;
-    let asked = Asked::WhoHas { address: router, link };
+    let asked = Probe::WhoHas { address: router, link };
     let question = Question { from: Some(id.clone()), asked };
     let Some(Answer::Owners { macs }) = look.answers.to(&question) else { return None };
     let [mac] = macs.as_slice() else { return None };
@@ -365,7 +365,7 @@ mod tests {
         let (own, wrong) = ("02:00:00:00:00:fe", "02:00:00:00:00:99");
         let inside = scene.containers[0].inside.as_mut().unwrap();
         inside.neighbours = vec![entry(2, "10.88.0.254", wrong)];
-        let asked = Asked::WhoHas { address: ip("10.88.0.254"), link: "eth0".to_owned() };
+        let asked = Probe::WhoHas { address: ip("10.88.0.254"), link: "eth0".to_owned() };
         let question = Question { from: Some("c2".to_owned()), asked };
         let answered =
             |mac: &str| vec![(question.clone(), Answer::Owners { macs: vec![mac.to_owned()] })];
@@ -407,7 +407,7 @@ mod tests {
         uplink.mac = Some("02:00:00:00:00:20".to_owned());
         let answers = Answers::default();
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
-        let asked = Asked::WhoHas { address: ip("192.0.2.2"), link: "up0".to_owned() };
+        let asked = Probe::WhoHas { address: ip("192.0.2.2"), link: "up0".to_owned() };
         let question = Question { from: None, asked };
         assert!(asks(look).contains(&question));
         let told = |macs: &[&str]| {

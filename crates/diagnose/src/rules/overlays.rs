@@ -20,8 +20,8 @@ use super::ways::text;
 use super::{Rule, family_of};
 use crate::Look;
 use crate::finding::{Finding, Help, Severity, WayKind};
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
 
 pub(super) const RULE: Rule = Rule {
@@ -87,7 +87,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 /// The questions for a machine at a tunnel's end, if it should be on a link of this node.
 fn near(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<[Question; 2]> {
     let host = &look.scene.host;
-    let Routed::By { link, via: None, .. } = look_up(host, None, end, None, Some(0)) else {
+    let RouteDecision::By { link, via: None, .. } = look_up(host, None, end, None, Some(0)) else {
         return None;
     };
     let is_asked =
@@ -96,10 +96,10 @@ fn near(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<[Question; 2]> {
     let mut entries = host.neighbours.iter();
     let is_configured =
         entries.any(|one| one.permanent && one.link == link.index && one.address == end);
-    let from = |asked: Asked| Question { from: None, asked };
+    let from = |asked: Probe| Question { from: None, asked };
     (is_asked && !is_configured).then(|| {
-        let who = Asked::WhoHas { address: end, link: link.name.clone() };
-        [from(who), from(Asked::Echo { to: end })]
+        let who = Probe::WhoHas { address: end, link: link.name.clone() };
+        [from(who), from(Probe::Echo { to: end })]
     })
 }
 
@@ -141,7 +141,8 @@ fn end<'s>(
         "ipip" => {
             let via = via?;
             let routed = look_up(host, None, via, None, Some(0));
-            let is_below = !matches!(routed, Routed::By { link, .. } if link.index == tunnel.index);
+            let is_below =
+                !matches!(routed, RouteDecision::By { link, .. } if link.index == tunnel.index);
             is_below.then_some(End::At(via))
         }
         _ => None,
@@ -219,15 +220,15 @@ fn astray(look: Look<'_>, led: &TunnelPath<'_>) -> Option<Finding> {
 fn lost(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<(String, String)> {
     let host = &look.scene.host;
     match look_up(host, None, end, None, Some(0)) {
-        Routed::Local(link) => Some((
+        RouteDecision::Local(link) => Some((
             format!("which is this node's own address on {}", link.name),
             format!("the way of {end} ends on this node"),
         )),
-        Routed::Nowhere | Routed::Refused { .. } => Some((
+        RouteDecision::Nowhere | RouteDecision::Refused { .. } => Some((
             "to which this node has no route".to_owned(),
             format!("the way of {end} ends here: ip route get {end}"),
         )),
-        Routed::By { link, via: None, .. } => {
+        RouteDecision::By { link, via: None, .. } => {
             let [who, echo] = near(look, tunnel, end)?;
             let is_reached = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
             let Some(Answer::Owners { macs }) = look.answers.to(&who) else { return None };
@@ -236,7 +237,7 @@ fn lost(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<(String, String)> 
                 (what, format!("no request for the hardware address of {end} was answered"))
             })
         }
-        Routed::By { .. } | Routed::Unknown => None,
+        RouteDecision::By { .. } | RouteDecision::Unknown => None,
     }
 }
 

@@ -35,17 +35,17 @@ const HOLDERS: [&str; 11] = [
     "rootlessport",
 ];
 
-/// A published port of a container.
+/// A port of a container that the host publishes.
 #[derive(Debug, Clone, Copy)]
-struct Published<'p> {
+struct PublishedPort<'p> {
     container: &'p Container,
     port: &'p Port,
 }
 
-fn published(look: Look<'_>) -> impl Iterator<Item = Published<'_>> {
+fn published(look: Look<'_>) -> impl Iterator<Item = PublishedPort<'_>> {
     containers(look).flat_map(|container| {
         let ports = container.attachments.iter().flat_map(|one| &one.ports);
-        ports.map(move |port| Published { container, port })
+        ports.map(move |port| PublishedPort { container, port })
     })
 }
 
@@ -55,7 +55,7 @@ fn addresses(look: Look<'_>) -> Vec<Finding> {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     // Of two containers that share a port both are looked at, also if one is asked for.
-    let published: Vec<Published<'_>> = published(Look { only: None, ..look }).collect();
+    let published: Vec<PublishedPort<'_>> = published(Look { only: None, ..look }).collect();
     let mut found = Vec::new();
     for (place, one) in published.iter().enumerate() {
         let is_asked = |id: &str| look.only.is_none_or(|only| only == id);
@@ -91,7 +91,7 @@ fn shown(port: &Port) -> String {
     format!("{}/{}", port.host, port.transport.as_str())
 }
 
-fn taken(one: Published<'_>, other: Published<'_>) -> Finding {
+fn taken(one: PublishedPort<'_>, other: PublishedPort<'_>) -> Finding {
     let port = shown(one.port);
     let says = format!(
         "port {port} of this node is published by {} and by {}",
@@ -107,7 +107,7 @@ fn taken(one: Published<'_>, other: Published<'_>) -> Finding {
 }
 
 /// A program of the node that listens where a port is published gets no packets from others.
-fn hidden(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
+fn hidden(look: Look<'_>, one: PublishedPort<'_>) -> Option<Finding> {
     let listener = look.scene.host.listeners.iter().find(|listener| hides(one.port, listener))?;
     let program = listener.program.as_deref().unwrap_or("a program");
     let port = shown(one.port);
@@ -149,7 +149,7 @@ fn serves(listener: &Listener, address: IpAddr) -> bool {
     }
 }
 
-fn gone(look: Look<'_>, one: Published<'_>) -> Option<Finding> {
+fn gone(look: Look<'_>, one: PublishedPort<'_>) -> Option<Finding> {
     let address = wildcard(one.port.host_ip).filter(|address| !address.is_loopback())?;
     if look.scene.host.owner_of(address).is_some() {
         return None;

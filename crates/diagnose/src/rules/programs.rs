@@ -7,8 +7,8 @@ use scene::{Link, Namespace};
 use super::{Rule, family_of};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
-use crate::question::{Answer, Asked, Hop, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Hop, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule =
     Rule { judges: "programs of BPF", ids: &["program-drops"], judge, ..Rule::NONE };
@@ -32,10 +32,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Finding> {
     let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
     let to = match &question.asked {
-        Asked::Name { server } => *server,
-        Asked::Connect { to } => to.ip(),
+        Probe::Name { server } => *server,
+        Probe::Connect { to } => to.ip(),
         // It may drop echo requests, and let all else pass.
-        Asked::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
+        Probe::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
         _ => return None,
     };
     let (hop, link, place, program) = hops.iter().find_map(|hop| {
@@ -97,7 +97,7 @@ fn namespace_of<'l>(look: Look<'l>, hop: &Hop) -> Option<&'l Namespace> {
 fn leaves_by<'l>(look: Look<'l>, hop: &Hop, to: IpAddr) -> Option<&'l str> {
     let here = hop.link.as_deref();
     match look_up(namespace_of(look, hop)?, None, to, here, Some(0)) {
-        Routed::By { link, .. } if !hop.back && here != Some(link.name.as_str()) => {
+        RouteDecision::By { link, .. } if !hop.back && here != Some(link.name.as_str()) => {
             Some(link.name.as_str())
         }
         _ => None,
@@ -130,7 +130,7 @@ mod tests {
         Answer::Silent { hops: vec![hop] }
     }
 
-    fn told(scene: &Scene, all: Vec<(Asked, Answer)>) -> Vec<String> {
+    fn told(scene: &Scene, all: Vec<(Probe, Answer)>) -> Vec<String> {
         let of = |(asked, answer)| (Question { from: Some("c2".to_owned()), asked }, answer);
         let answers = Answers { all: all.into_iter().map(of).collect() };
         let found = judge(Look { scene, answers: &answers, only: None, to: None });
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_ended_at_a_program() {
-        let name = || Asked::Name { server: ip("198.51.100.53") };
+        let name = || Probe::Name { server: ip("198.51.100.53") };
         let mut scene = node();
         assert_eq!(told(&scene, vec![(name(), ended("TC_INGRESS"))]), ["veth2 ingress"]);
         assert_eq!(told(&scene, vec![(name(), ended("XDP"))]), ["veth2 XDP"]);
@@ -168,7 +168,7 @@ mod tests {
                 rule: None,
                 back: false,
             };
-            let name = Asked::Name { server: ip("198.51.100.53") };
+            let name = Probe::Name { server: ip("198.51.100.53") };
             told(&node(), vec![(name, Answer::Silent { hops: vec![hop] })])
         };
         // The container's own link has not sent it.
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn a_program_may_drop_echo_requests_alone() {
-        let echo = || (Asked::Echo { to: ip("10.88.0.1") }, ended("TC_INGRESS"));
+        let echo = || (Probe::Echo { to: ip("10.88.0.1") }, ended("TC_INGRESS"));
         assert_eq!(told(&node(), vec![echo()]), ["veth2 ingress"]);
         let named = Answer::Named { after_us: 900, error: None };
-        let name = (Asked::Name { server: ip("198.51.100.53") }, named);
+        let name = (Probe::Name { server: ip("198.51.100.53") }, named);
         assert_eq!(told(&node(), vec![echo(), name]), [""; 0]);
     }
 }

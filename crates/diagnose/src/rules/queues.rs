@@ -45,7 +45,7 @@ pub(super) const ALL: &[WayKind] = &[
 ];
 
 /// A link by which a container's packets go.
-struct Passed<'s> {
+struct PassedLink<'s> {
     link: &'s Link,
     /// The container in whose namespace it is.
     inside: Option<&'s Container>,
@@ -53,7 +53,7 @@ struct Passed<'s> {
     ways: &'static [WayKind],
 }
 
-impl Passed<'_> {
+impl PassedLink<'_> {
     /// Returns what the link is called, and the command that changes its traffic control.
     fn named(&self) -> (String, String) {
         let link = &self.link.name;
@@ -90,17 +90,18 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// The links by which a container's packets go, as far as they are its own or the node's. `out` is
 /// the node's link that leads out.
-fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Passed<'s>> {
-    let on_node = |link: &'s Link, ways| Passed { link, inside: None, ways };
+fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<PassedLink<'s>> {
+    let on_node = |link: &'s Link, ways| PassedLink { link, inside: None, ways };
     let inside = Some(site.container);
-    let mut all = vec![Passed { link: site.link, inside, ways: ALL }, on_node(site.host_end, ALL)];
+    let mut all =
+        vec![PassedLink { link: site.link, inside, ways: ALL }, on_node(site.host_end, ALL)];
     for link in [site.node_port, site.bridge, Some(site.seen_by)].into_iter().flatten() {
         if all.iter().all(|one| one.inside.is_some() || one.link.index != link.index) {
             all.push(on_node(link, ALL));
         }
     }
     let own_loopback = site.inside.link("lo");
-    all.extend(own_loopback.map(|link| Passed { link, inside, ways: INSIDE }));
+    all.extend(own_loopback.map(|link| PassedLink { link, inside, ways: INSIDE }));
     let node_loopback = look.scene.host.link("lo").filter(|_| !site.attachment.ports.is_empty());
     all.extend(node_loopback.map(|link| on_node(link, HERE)));
     let is_outbound = is_outbound(look.scene, site.container, site.family());
@@ -119,7 +120,7 @@ fn concerns(protocol: Option<u16>, family: Family) -> bool {
     }
 }
 
-fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Option<Finding> {
+fn told(look: Look<'_>, site: &Site<'_>, passed: &PassedLink<'_>, loss: &Loss) -> Option<Finding> {
     let proof = proof(look, passed, loss);
     // What only some packets meet is told if one has met it.
     if loss.per_mille.is_none() && proof.is_none() {
@@ -176,7 +177,7 @@ fn told(look: Look<'_>, site: &Site<'_>, passed: &Passed<'_>, loss: &Loss) -> Op
 fn taken(
     look: Look<'_>,
     site: &Site<'_>,
-    passed: &Passed<'_>,
+    passed: &PassedLink<'_>,
     redirect: &Redirect,
 ) -> Option<Finding> {
     let namespace =
@@ -209,7 +210,7 @@ fn taken(
 }
 
 /// A discipline holds each packet so long that programs give up.
-fn delayed(site: &Site<'_>, passed: &Passed<'_>) -> Option<Finding> {
+fn delayed(site: &Site<'_>, passed: &PassedLink<'_>) -> Option<Finding> {
     let (link, delay_ms) = (&passed.link.name, passed.link.delay_ms);
     if delay_ms < LONG_MS {
         return None;
@@ -229,7 +230,7 @@ fn delayed(site: &Site<'_>, passed: &Passed<'_>) -> Option<Finding> {
 }
 
 /// Returns what shows that a probe ended there.
-fn proof(look: Look<'_>, passed: &Passed<'_>, loss: &Loss) -> Option<String> {
+fn proof(look: Look<'_>, passed: &PassedLink<'_>, loss: &Loss) -> Option<String> {
     let reason = match (loss.filter, loss.leaving) {
         (false, _) => "QDISC_DROP",
         (true, true) => "TC_EGRESS",
@@ -252,7 +253,7 @@ fn proof(look: Look<'_>, passed: &Passed<'_>, loss: &Loss) -> Option<String> {
 mod tests {
     use super::*;
     use crate::path::samples::node;
-    use crate::question::{Answers, Asked, Question};
+    use crate::question::{Answers, Probe, Question};
     use scene::Scene;
 
     fn loss(kind: &str, per_mille: Option<u16>) -> Loss {
@@ -354,7 +355,7 @@ mod tests {
             rule: None,
             back: false,
         };
-        let asked = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
+        let asked = Probe::Echo { to: "10.88.0.1".parse().unwrap() };
         let question = Question { from: Some("c2".to_owned()), asked };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
         assert_eq!(found(&some, &answers), ["Error tc-drops veth2 ingress filter 10: c2"]);
@@ -372,7 +373,7 @@ mod tests {
         };
         to(&mut scene, 2, Some(ETH_P_IP));
         let asked = |scene: &Scene, answer: Answer| {
-            let asked = Asked::Name { server: "198.51.100.53".parse().unwrap() };
+            let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
             let question = Question { from: Some("c2".to_owned()), asked };
             found(scene, &Answers { all: vec![(question, answer)] })
         };

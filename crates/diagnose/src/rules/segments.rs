@@ -12,8 +12,10 @@ use scene::{IpvlanMode, Link, Namespace, Part};
 use super::{Rule, asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
-use crate::path::{Joint, Outcome, Site, Trip, Why, follow, has_vlan, untagged_vlan, uplinks_of};
-use crate::question::{Answer, Asked, Question};
+use crate::path::{
+    Joint, Outcome, Site, StopCause, Trip, follow, has_vlan, untagged_vlan, uplinks_of,
+};
+use crate::question::{Answer, Probe, Question};
 
 pub(super) const RULE: Rule = Rule {
     judges: "parent links, VLANs and routers of other machines",
@@ -66,12 +68,12 @@ fn neighbour(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
 }
 
 fn question(site: &Site<'_>, to: IpAddr) -> Question {
-    Question { from: Some(site.container.id.clone()), asked: Asked::Echo { to } }
+    Question { from: Some(site.container.id.clone()), asked: Probe::Echo { to } }
 }
 
 fn who_has(site: &Site<'_>, address: IpAddr) -> Question {
     let link = site.attachment.ifname.clone();
-    Question { from: Some(site.container.id.clone()), asked: Asked::WhoHas { address, link } }
+    Question { from: Some(site.container.id.clone()), asked: Probe::WhoHas { address, link } }
 }
 
 /// Says whether a router is there; `None` if that is not known: many answer no echo request, or
@@ -215,7 +217,7 @@ fn gap<'s>(look: Look<'s>, site: &Site<'s>, ports: &[&'s Link]) -> Option<Gap<'s
     site.gateway?;
     let outcome = follow(look.scene, &Trip::Resolve { from: site });
     let Outcome::Stopped(stop) = outcome else { return None };
-    let Why::Vlan { port, vlan } = stop.why else { return None };
+    let StopCause::Vlan { port, vlan } = stop.why else { return None };
     // The reference is to the scene; the outcome borrows the site as well.
     let port = look.scene.host.link_of(port.index)?;
     let options = match (port.index == bridge.index, site.seen_by.index == bridge.index) {
@@ -350,7 +352,7 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 
 fn to(question: &Question) -> Option<String> {
     match &question.asked {
-        Asked::Echo { to } => Some(to.to_string()),
+        Probe::Echo { to } => Some(to.to_string()),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use super::filters::large::is_of_echo_alone;
 use super::{Rule, containers, family_of, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 pub(super) const RULE: Rule =
     Rule { judges: "sizes of packets", ids: &["path-mtu"], asks, judge, ..Rule::NONE };
@@ -22,7 +22,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
             to.into_iter().filter(|to| is_outbound(look.scene, container, family_of(*to)));
         questions.extend(reached.map(|to| Question {
             from: Some(container.id.clone()),
-            asked: Asked::Size { to, up_to },
+            asked: Probe::Size { to, up_to },
         }));
     }
     questions
@@ -40,7 +40,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let (Asked::Size { to, .. }, Answer::UpTo { answered, lost }) = (asked, answer)
+            if let (Probe::Size { to, .. }, Answer::UpTo { answered, lost }) = (asked, answer)
                 && !is_of_echo_alone(look, container, *to)
             {
                 found.push(black_hole(look, container, *to, (*answered, *lost)));
@@ -103,7 +103,7 @@ mod tests {
         let asked = asks(look);
         assert_eq!(
             asked[0].asked,
-            Asked::Size { to: "198.51.100.1".parse().unwrap(), up_to: 1500 }
+            Probe::Size { to: "198.51.100.1".parse().unwrap(), up_to: 1500 }
         );
         let answer = Answer::UpTo { answered: 1300, lost: 1301 };
         let answers = Answers { all: vec![(asked[0].clone(), answer)] };

@@ -81,7 +81,7 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::{Answers, Asked, Hop, Question};
+    use crate::question::{Answers, Hop, Probe, Question};
     use scene::{Attachment, Container, Scene};
 
     fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
@@ -130,7 +130,7 @@ mod tests {
             back: true,
         };
         let to = "198.51.100.1".parse().unwrap();
-        let question = Question { from: Some("c1".to_owned()), asked: Asked::Echo { to } };
+        let question = Question { from: Some("c1".to_owned()), asked: Probe::Echo { to } };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
         assert_eq!(ids(&node(), &answers), ["reverse-path-filter"]);
         // A container with two networks has such a filter too.

@@ -12,8 +12,8 @@ use super::{Rule, containers, family_of, targets};
 use crate::Look;
 use crate::finding::{Finding, Help, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "tunnels",
@@ -90,10 +90,10 @@ pub(super) fn of_lost(
     let mut finding = finding;
     for (question, answer) in &look.answers.all {
         let (to, kind) = match &question.asked {
-            Asked::Echo { to } | Asked::Size { to, .. } => (*to, WayKind::Outside),
-            Asked::Connect { to } => (to.ip(), WayKind::Outside),
-            Asked::Name { server } => (*server, WayKind::Names),
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => continue,
+            Probe::Echo { to } | Probe::Size { to, .. } => (*to, WayKind::Outside),
+            Probe::Connect { to } => (to.ip(), WayKind::Outside),
+            Probe::Name { server } => (*server, WayKind::Names),
+            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => continue,
         };
         let is_lost = matches!(
             answer,
@@ -144,7 +144,7 @@ fn below<'n>(host: &'n Namespace, link: &Link) -> Option<&'n Link> {
         return host.link_of(parent);
     }
     ends(link).find_map(|end| match look_up(host, None, end, None, Some(0)) {
-        Routed::By { link: below, .. } if below.index != link.index => Some(below),
+        RouteDecision::By { link: below, .. } if below.index != link.index => Some(below),
         _ => None,
     })
 }
@@ -161,7 +161,7 @@ fn used<'s>(look: Look<'s>, link: &Link) -> Option<(&'s Link, u32)> {
 
 /// The node asks the other end how large packets it may send there.
 fn size(to: IpAddr, below: &Link) -> Question {
-    Question { from: None, asked: Asked::Size { to, up_to: below.mtu } }
+    Question { from: None, asked: Probe::Size { to, up_to: below.mtu } }
 }
 
 /// Packets that fit a tunnel do not fit the link below it, or are lost behind that.
@@ -180,11 +180,11 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
     }
     let leads_there = |to: IpAddr| {
         let routed = look_up(host, None, to, None, Some(0));
-        matches!(routed, Routed::By { link: out, .. } if out.index == link.index)
+        matches!(routed, RouteDecision::By { link: out, .. } if out.index == link.index)
     };
     // Other ends may answer no large packets although they take them.
     let is_proved = look.answers.all.iter().any(|(question, answer)| match &question.asked {
-        Asked::Size { to, .. } => {
+        Probe::Size { to, .. } => {
             matches!(answer, Answer::UpTo { answered, .. } if *answered < mtu) && leads_there(*to)
         }
         _ => false,
@@ -224,7 +224,7 @@ fn tunnel<'s>(look: Look<'s>, id: &str, to: IpAddr) -> Option<&'s Link> {
     sites.find_map(|site| {
         let iif = Some(site.seen_by.name.as_str());
         match look_up(host, Some(site.address), to, iif, Some(0)) {
-            Routed::By { link, .. } if link.tx_checksums == Some(true) => Some(link),
+            RouteDecision::By { link, .. } if link.tx_checksums == Some(true) => Some(link),
             _ => None,
         }
     })
@@ -237,7 +237,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
         for to in targets(look, container) {
             if tunnel(look, &container.id, to).is_some() {
                 let from = Some(container.id.clone());
-                questions.push(Question { from, asked: Asked::Echo { to } });
+                questions.push(Question { from, asked: Probe::Echo { to } });
             }
         }
     }
@@ -259,11 +259,11 @@ fn checksums(look: Look<'_>) -> Vec<Finding> {
             continue;
         }
         let (to, kind, what) = match &question.asked {
-            Asked::Name { server } => (*server, WayKind::Names, "a question to port 53"),
-            Asked::Connect { to } => (to.ip(), WayKind::Outside, "a connection"),
+            Probe::Name { server } => (*server, WayKind::Names, "a question to port 53"),
+            Probe::Connect { to } => (to.ip(), WayKind::Outside, "a connection"),
             _ => continue,
         };
-        let echo = Question { from: Some(from.clone()), asked: Asked::Echo { to } };
+        let echo = Question { from: Some(from.clone()), asked: Probe::Echo { to } };
         if !matches!(look.answers.to(&echo), Some(Answer::Reached { .. })) {
             continue;
         }

@@ -12,16 +12,16 @@ use super::{containers, family_of, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
 use crate::finding::{Family, Finding, Way, WayKind};
-use crate::question::{Answer, Asked};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe};
+use crate::routes::{RouteDecision, look_up};
 
 const NO_PROBE: &str = "no probe was sent";
 const UNKNOWN_JOINT: &str = "doctor does not know how its interface is connected";
 
-/// A way of containers that was not examined.
+/// A way of containers, and why it was not examined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Unexamined {
+pub struct UnexaminedWay {
     /// Which way.
     pub way: WayKind,
     /// The IP version; `None`: both.
@@ -33,23 +33,23 @@ pub struct Unexamined {
 }
 
 /// Says that a question was answered, or why that is not known.
-enum Tried {
+enum Attempt {
     Answered,
     Lost(String),
     Never,
 }
 
 /// Answers and findings by the container that they concern.
-struct Known<'l> {
+struct AnswerIndex<'l> {
     look: Look<'l>,
-    answers: HashMap<Option<&'l str>, Vec<(&'l Asked, &'l Answer)>>,
+    answers: HashMap<Option<&'l str>, Vec<(&'l Probe, &'l Answer)>>,
     findings: HashMap<&'l str, Vec<&'l Finding>>,
     of_all: Vec<&'l Finding>,
 }
 
 /// Returns what was not examined. `findings` has all that is told of the ways.
-pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<Unexamined> {
-    let known = Known::of(look, findings);
+pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<UnexaminedWay> {
+    let known = AnswerIndex::of(look, findings);
     let mut same: BTreeMap<(WayKind, Option<Family>, String), Vec<String>> = BTreeMap::new();
     for container in containers(look) {
         let is_made = container.attachments.iter().any(|one| one.unfinished.is_none());
@@ -62,12 +62,12 @@ pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<Unexamined> {
         }
     }
     let each = same.into_iter();
-    each.map(|((way, family, why), hits)| Unexamined { way, family, hits, why }).collect()
+    each.map(|((way, family, why), hits)| UnexaminedWay { way, family, hits, why }).collect()
 }
 
-impl<'l> Known<'l> {
+impl<'l> AnswerIndex<'l> {
     fn of<'f: 'l>(look: Look<'l>, findings: &'f [Finding]) -> Self {
-        let mut known = Known {
+        let mut known = AnswerIndex {
             look,
             answers: HashMap::new(),
             findings: HashMap::new(),
@@ -94,20 +94,20 @@ impl<'l> Known<'l> {
     }
 
     /// Says what came of those questions of a container, or of the node, that are meant.
-    fn tried(&self, from: Option<&str>, is_meant: impl Fn(&Asked) -> bool) -> Tried {
-        let mut tried = Tried::Never;
+    fn tried(&self, from: Option<&str>, is_meant: impl Fn(&Probe) -> bool) -> Attempt {
+        let mut tried = Attempt::Never;
         for (asked, answer) in self.answers.get(&from).into_iter().flatten() {
             if !is_meant(asked) {
                 continue;
             }
             tried = match answer {
-                Answer::NotAsked { reason } => Tried::Lost(reason.clone()),
-                Answer::Silent { .. } | Answer::Unreachable { .. } => Tried::Lost(format!(
+                Answer::NotAsked { reason } => Attempt::Lost(reason.clone()),
+                Answer::Silent { .. } | Answer::Unreachable { .. } => Attempt::Lost(format!(
                     "{} does not answer, and no rule or link shows why",
                     end(asked)
                 )),
                 Answer::Owners { macs } if macs.is_empty() => continue,
-                _ => return Tried::Answered,
+                _ => return Attempt::Answered,
             };
         }
         tried
@@ -145,12 +145,12 @@ impl<'l> Known<'l> {
     }
 
     /// Says why a question has no answer; `None` if it has one.
-    fn why(&self, tried: Tried, otherwise: &str) -> Option<String> {
+    fn why(&self, tried: Attempt, otherwise: &str) -> Option<String> {
         match tried {
-            Tried::Answered => None,
-            Tried::Lost(why) => Some(why),
-            Tried::Never if self.look.answers.all.is_empty() => Some(NO_PROBE.to_owned()),
-            Tried::Never => Some(otherwise.to_owned()),
+            Attempt::Answered => None,
+            Attempt::Lost(why) => Some(why),
+            Attempt::Never if self.look.answers.all.is_empty() => Some(NO_PROBE.to_owned()),
+            Attempt::Never => Some(otherwise.to_owned()),
         }
     }
 
@@ -158,9 +158,9 @@ impl<'l> Known<'l> {
         let gateways = container.attachments.iter().flat_map(|attachment| &attachment.gateways);
         let mut of_family = gateways.filter(|gateway| family_of(**gateway) == family);
         of_family.find_map(|gateway| {
-            let is_meant = |asked: &Asked| match asked {
-                Asked::Echo { to } => to == gateway,
-                Asked::WhoHas { address, .. } => address == gateway,
+            let is_meant = |asked: &Probe| match asked {
+                Probe::Echo { to } => to == gateway,
+                Probe::WhoHas { address, .. } => address == gateway,
                 _ => false,
             };
             self.why(self.tried(Some(&container.id), is_meant), UNKNOWN_JOINT)
@@ -176,7 +176,7 @@ impl<'l> Known<'l> {
         let [sample, ..] = samples(family);
         let by_node = is_outbound(scene, container, family);
         // Where this node has no way out itself, another finding tells that, or it is meant.
-        if by_node && look_up(&scene.host, None, sample, None, Some(0)) == Routed::Nowhere {
+        if by_node && look_up(&scene.host, None, sample, None, Some(0)) == RouteDecision::Nowhere {
             return None;
         }
         // What goes by another link shows nothing of one of its own.
@@ -184,11 +184,11 @@ impl<'l> Known<'l> {
             |to: IpAddr| own.is_none_or(|(link, _)| own_link(container, to) == Some(link));
         let is_beyond =
             |to: IpAddr| family_of(to) == family && !is_here(scene, to) && is_by_own(to);
-        let is_meant = |asked: &Asked| match asked {
-            Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
-            Asked::Connect { to } => is_beyond(to.ip()),
-            Asked::Name { server } => is_beyond(*server),
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => false,
+        let is_meant = |asked: &Probe| match asked {
+            Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
+            Probe::Connect { to } => is_beyond(to.ip()),
+            Probe::Name { server } => is_beyond(*server),
+            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => false,
         };
         let by_own = own.map(|(link, route)| {
             format!(
@@ -215,14 +215,14 @@ impl<'l> Known<'l> {
             family_of(to) == family_of(sample)
                 && matches!(
                     look_up(host, None, to, None, Some(0)),
-                    Routed::By { route, .. } if route.to.prefix_len() == 0
+                    RouteDecision::By { route, .. } if route.to.prefix_len() == 0
                 )
         };
-        let is_meant = |asked: &Asked| match asked {
-            Asked::Echo { to } | Asked::Size { to, .. } => is_beyond(*to),
-            Asked::Connect { to } => is_beyond(to.ip()),
-            Asked::Name { server } => is_beyond(*server),
-            Asked::WhoHas { .. } | Asked::EchoBy { .. } | Asked::NameBelow { .. } => false,
+        let is_meant = |asked: &Probe| match asked {
+            Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
+            Probe::Connect { to } => is_beyond(to.ip()),
+            Probe::Name { server } => is_beyond(*server),
+            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => false,
         };
         let otherwise = format!(
             "this node has default routes by {}, and no probe was sent beyond their routers; --to names a machine",
@@ -235,7 +235,7 @@ impl<'l> Known<'l> {
         if server.is_loopback() {
             return Some(format!("{server} is its own loopback, which is not asked"));
         }
-        let is_meant = |asked: &Asked| *asked == Asked::name(container, server);
+        let is_meant = |asked: &Probe| *asked == Probe::name(container, server);
         let otherwise = match names::is_switched(self.look.scene, container, family_of(server)) {
             true => format!("Open vSwitch decides whether it reaches {server}"),
             false => format!("it has no default route, so {server} was not asked"),
@@ -249,8 +249,8 @@ impl<'l> Known<'l> {
             return Some(format!("{named} was not tried: no question by UDP suits every program"));
         }
         let nets = || container.attachments.iter().flat_map(|one| &one.addresses);
-        let is_meant = |asked: &Asked| match asked {
-            Asked::Connect { to } => {
+        let is_meant = |asked: &Probe| match asked {
+            Probe::Connect { to } => {
                 to.port() == port.host && !nets().any(|net| net.addr() == to.ip())
             }
             _ => false,
@@ -266,7 +266,7 @@ fn own_way(container: &Container, family: Family) -> Option<(&str, IpNet)> {
     let inside = container.inside.as_ref()?;
     let mut all =
         samples(family).into_iter().map(|to| match look_up(inside, None, to, None, Some(0)) {
-            Routed::By { link, route, .. } => Some((link.name.as_str(), route.to)),
+            RouteDecision::By { link, route, .. } => Some((link.name.as_str(), route.to)),
             _ => None,
         });
     let first = all.next()??;
@@ -278,18 +278,18 @@ fn own_way(container: &Container, family: Family) -> Option<(&str, IpNet)> {
 /// The interface by which a container reaches an address.
 fn own_link(container: &Container, to: IpAddr) -> Option<&str> {
     match look_up(container.inside.as_ref()?, None, to, None, Some(0)) {
-        Routed::By { link, .. } => Some(link.name.as_str()),
+        RouteDecision::By { link, .. } => Some(link.name.as_str()),
         _ => None,
     }
 }
 
 /// Whom a question asks.
-fn end(asked: &Asked) -> String {
+fn end(asked: &Probe) -> String {
     match asked {
-        Asked::Echo { to } | Asked::EchoBy { to, .. } | Asked::Size { to, .. } => to.to_string(),
-        Asked::Connect { to } => to.to_string(),
-        Asked::Name { server } | Asked::NameBelow { server, .. } => server.to_string(),
-        Asked::WhoHas { address, .. } => address.to_string(),
+        Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => to.to_string(),
+        Probe::Connect { to } => to.to_string(),
+        Probe::Name { server } | Probe::NameBelow { server, .. } => server.to_string(),
+        Probe::WhoHas { address, .. } => address.to_string(),
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
             .collect()
     }
 
-    fn asked(from: &str, asked: Asked) -> (Question, Answer) {
+    fn asked(from: &str, asked: Probe) -> (Question, Answer) {
         let from = Some(from.to_owned());
         (Question { from, asked }, Answer::Reached { after_us: 300 })
     }
@@ -319,7 +319,7 @@ mod tests {
         scene.containers.truncate(1);
         scene.containers[0].attachments[0].ports.clear();
         let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
-        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
         assert_eq!(told(&scene, all.clone()), [""; 0]);
         // Only what has an answer.
         let three = all[..3].to_vec();
@@ -341,11 +341,11 @@ mod tests {
         inside.routes.push(route("128.0.0.0/1", 7, None));
         inside.routes.push(route("192.0.2.1/32", 2, Some("10.88.0.1")));
         let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
-        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
         let line = "Outside Some(V4) c2: it leaves by tun0, an interface of its own (route 0.0.0.0/1), \
                     and no probe was sent there; --to names a machine";
         assert_eq!(told(&scene, all.clone()), [line]);
-        let named = Asked::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        let named = Probe::Connect { to: "198.51.100.1:80".parse().unwrap() };
         assert_eq!(told(&scene, [all, vec![asked("c2", named)]].concat()), [""; 0]);
     }
 
@@ -360,11 +360,11 @@ mod tests {
         scene.host.routes.push(route("192.168.42.0/24", 30, None));
         scene.host.routes.push(route("0.0.0.0/0", 30, Some("192.168.42.129")));
         let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "192.168.42.129", "2001:db8::1"];
-        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
         let line = "Outside Some(V4) c2: this node has default routes by up0 and usb0, and no probe was \
                     sent beyond their routers; --to names a machine";
         assert_eq!(told(&scene, all.clone()), [line]);
-        let named = Asked::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        let named = Probe::Connect { to: "198.51.100.1:80".parse().unwrap() };
         assert_eq!(told(&scene, [all, vec![asked("c2", named)]].concat()), [""; 0]);
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let inside = scene.containers[0].inside.as_mut().unwrap();
         inside.routes.retain(|route| route.to.addr().is_ipv4());
         scene.containers[0].attachments[0].gateways.truncate(1);
-        let all = vec![asked("c2", Asked::Echo { to: ip("10.88.0.254") })];
+        let all = vec![asked("c2", Probe::Echo { to: ip("10.88.0.254") })];
         assert_eq!(told(&scene, all), [""; 0]);
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let port = Port { transport: Transport::Udp, host: 53, host_ip: None, container: 53 };
         scene.containers[0].attachments[0].ports = vec![port];
         let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
-        let all: Vec<_> = all.map(|to| asked("c2", Asked::Echo { to: ip(to) })).into();
+        let all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
         let lines = told(&scene, all);
         assert_eq!(
             lines,

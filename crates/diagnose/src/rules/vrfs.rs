@@ -8,7 +8,7 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, address_of, vrf_above};
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "tables of VRFs",
@@ -54,12 +54,12 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let to = sample(family);
     let iif = Some(site.seen_by.name.as_str());
     let leaks = match look_up(host, Some(site.address), to, iif, Some(0)) {
-        Routed::Nowhere | Routed::Refused { .. } => None,
-        Routed::By { link, .. }
+        RouteDecision::Nowhere | RouteDecision::Refused { .. } => None,
+        RouteDecision::By { link, .. }
             if vrf_above(host, link).is_none_or(|own| own.index != vrf.index) =>
         {
             let back = look_up(host, Some(to), site.address, Some(&link.name), Some(0));
-            if matches!(back, Routed::By { link, .. } if link.index == site.seen_by.index) {
+            if matches!(back, RouteDecision::By { link, .. } if link.index == site.seen_by.index) {
                 return None;
             }
             Some(link)

@@ -22,8 +22,8 @@ use super::{Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
-use crate::question::Asked;
-use crate::routes::{Routed, TABLE_LOCAL, look_up};
+use crate::question::Probe;
+use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
 use crate::whose;
 
 /// Routes and routing rules.
@@ -151,11 +151,11 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
     let host = &look.scene.host;
     let inside = Some(site.container.id.as_str());
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
-        Routed::By { link, via: Some(via), .. } if link.index == site.link.index => via,
-        Routed::By { link, route, rule, .. } if discards(link, route) => {
+        RouteDecision::By { link, via: Some(via), .. } if link.index == site.link.index => via,
+        RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
             return vec![refused(look, site, WayKind::Outside, inside, Some(route), rule)];
         }
-        Routed::Refused { route, rule } => {
+        RouteDecision::Refused { route, rule } => {
             return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
         }
         _ => return Vec::new(),
@@ -166,23 +166,23 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
     }
     let iif = Some(site.seen_by.name.as_str());
     match look_up(host, Some(site.address), to, iif, mark) {
-        Routed::By { link, route, rule, .. } if discards(link, route) => {
+        RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
             vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
         }
-        Routed::By { link, .. } => {
+        RouteDecision::By { link, .. } => {
             let back = look_up(host, Some(to), site.address, Some(&link.name), mark);
             answered(look, site, back, WayKind::Outside).into_iter().collect()
         }
-        Routed::Refused { route, rule } => {
+        RouteDecision::Refused { route, rule } => {
             let mut found = vec![refused(look, site, WayKind::Outside, None, route, rule)];
             // What refuses may hide that there is no way out in any case.
-            if look_up(host, None, to, None, mark) == Routed::Nowhere {
+            if look_up(host, None, to, None, mark) == RouteDecision::Nowhere {
                 found.extend(nowhere(look, site));
             }
             found
         }
-        Routed::Nowhere => nowhere(look, site).into_iter().collect(),
-        Routed::Local(_) | Routed::Unknown => Vec::new(),
+        RouteDecision::Nowhere => nowhere(look, site).into_iter().collect(),
+        RouteDecision::Local(_) | RouteDecision::Unknown => Vec::new(),
     }
 }
 
@@ -194,19 +194,29 @@ fn discards(link: &Link, route: &Route) -> bool {
 }
 
 /// Judges where the node sends what is for a container.
-fn answered(look: Look<'_>, site: &Site<'_>, routed: Routed<'_>, kind: WayKind) -> Option<Finding> {
+fn answered(
+    look: Look<'_>,
+    site: &Site<'_>,
+    routed: RouteDecision<'_>,
+    kind: WayKind,
+) -> Option<Finding> {
     let knows = knows(&look.scene.host, site);
     match routed {
-        Routed::By { link, .. } if !knows || link.index == site.seen_by.index => None,
-        Routed::By { link, rule: Some(rule), route, .. } => {
+        RouteDecision::By { link, .. } if !knows || link.index == site.seen_by.index => None,
+        RouteDecision::By { link, rule: Some(rule), route, .. } => {
             Some(diverted(look, site, link, route, rule))
         }
-        Routed::By { link, route, .. } if 0 < route.to.prefix_len() => {
+        RouteDecision::By { link, route, .. } if 0 < route.to.prefix_len() => {
             Some(covered(look, site, link, route))
         }
-        Routed::Refused { route, rule } => Some(refused(look, site, kind, None, route, rule)),
+        RouteDecision::Refused { route, rule } => {
+            Some(refused(look, site, kind, None, route, rule))
+        }
         // The route to the network is gone: CHECK tells that.
-        Routed::By { .. } | Routed::Nowhere | Routed::Local(_) | Routed::Unknown => None,
+        RouteDecision::By { .. }
+        | RouteDecision::Nowhere
+        | RouteDecision::Local(_)
+        | RouteDecision::Unknown => None,
     }
 }
 
@@ -529,8 +539,8 @@ fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
 fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
     look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
         let to = match asked {
-            Asked::Name { server } => *server,
-            Asked::Connect { to } => to.ip(),
+            Probe::Name { server } => *server,
+            Probe::Connect { to } => to.ip(),
             _ => return false,
         };
         to.is_ipv4() == (site.family() == Family::V4) && answer.is_lost()

@@ -54,7 +54,7 @@ impl Firewall<'_> {
         let mut differences = Vec::new();
         for table in plan.tables() {
             let altered = self.tables.altered(table, &masquerades)?;
-            differences.extend(altered.into_iter().flat_map(|altered| altered.told(table)));
+            differences.extend(altered.into_iter().flat_map(|altered| altered.describe(table)));
         }
         Ok(differences)
     }

@@ -124,7 +124,7 @@ struct Object {
 
 /// A connection to a bus.
 struct Connection {
-    socket: BufReader<Timed>,
+    socket: BufReader<TimedSocket>,
     /// The number of the last call.
     serial: u32,
 }
@@ -133,7 +133,7 @@ impl Connection {
     /// Connects, and has the bus accept us.
     fn open(address: &str, until: Instant) -> io::Result<Self> {
         let socket = connect(address, until)?;
-        let mut socket = BufReader::new(Timed { socket, until });
+        let mut socket = BufReader::new(TimedSocket { socket, until });
         socket.get_mut().write_all(HANDSHAKE)?;
         for beginning in ACCEPTED {
             let mut line = String::new();
@@ -163,19 +163,19 @@ impl Connection {
 }
 
 /// A socket that waits until a moment. The other side may send a byte now and then.
-struct Timed {
+struct TimedSocket {
     socket: UnixStream,
     until: Instant,
 }
 
-impl Read for Timed {
+impl Read for TimedSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.socket.set_read_timeout(Some(left(self.until)?))?;
         self.socket.read(into)
     }
 }
 
-impl Write for Timed {
+impl Write for TimedSocket {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.socket.set_write_timeout(Some(left(self.until)?))?;
         self.socket.write(from)
@@ -333,7 +333,7 @@ impl Reply {
             _ => return Err(broken("a message of no known byte order")),
         };
         // After the byte order: type, flags, version; then the number of the message.
-        let mut head = Marshaled { bytes: &fixed, at: 4, is_big_endian };
+        let mut head = MarshaledValues { bytes: &fixed, at: 4, is_big_endian };
         let (body, _, fields) = (head.number()?, head.number()?, head.number()?);
         if !matches!(fixed[1], RETURN | ERROR) {
             // Any user may send us a signal, and any header and length with it. An answer comes from
@@ -354,7 +354,7 @@ impl Reply {
     }
 
     fn take_fields(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut fields = Marshaled { bytes, at: 0, is_big_endian: self.is_big_endian };
+        let mut fields = MarshaledValues { bytes, at: 0, is_big_endian: self.is_big_endian };
         loop {
             fields.align(8);
             if bytes.len() <= fields.at {
@@ -384,8 +384,8 @@ impl Reply {
         }
     }
 
-    fn body(&self) -> Marshaled<'_> {
-        Marshaled { bytes: &self.body, at: 0, is_big_endian: self.is_big_endian }
+    fn body(&self) -> MarshaledValues<'_> {
+        MarshaledValues { bytes: &self.body, at: 0, is_big_endian: self.is_big_endian }
     }
 
     /// Returns the answer to a question.
@@ -403,13 +403,13 @@ impl Reply {
 }
 
 /// Values as they come over the bus. Each lies at a multiple of its size.
-struct Marshaled<'b> {
+struct MarshaledValues<'b> {
     bytes: &'b [u8],
     at: usize,
     is_big_endian: bool,
 }
 
-impl<'b> Marshaled<'b> {
+impl<'b> MarshaledValues<'b> {
     fn align(&mut self, to: usize) {
         self.at = self.at.next_multiple_of(to);
     }

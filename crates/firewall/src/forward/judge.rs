@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use diagnose::filter::{Carries, End, Layer, Packet, Port, State, walk};
+use diagnose::filter::{End, Layer, Packet, Payload, Port, State, walk};
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{ChainInfo, HookPoint, NftSocket, RuleInfo};
@@ -11,7 +11,7 @@ use scene::Namespace;
 use scene::filter::{Hook, LegacyTable};
 use state::Index;
 
-use super::{IpVersion, Observed, hooks, is_ours};
+use super::{IpVersion, ObservedTable, hooks, is_ours};
 use crate::iptables::filter::is_of_attachment;
 use crate::{reference, ruleset};
 
@@ -111,7 +111,7 @@ impl Judge {
         socket: &mut NftSocket,
         index: &Index,
         family: IpVersion,
-        observed: &Observed,
+        observed: &ObservedTable,
     ) -> Result<bool, NetlinkError> {
         let mut host = self.host.clone();
         host.filter.legacy.push(table_of(family, observed));
@@ -149,8 +149,8 @@ impl Judge {
         let outer: Vec<&LinkEnd> = ways.flat_map(|(_, ways)| ways).collect();
         let (from, to) = (Port::High, Port::Any);
         let carried = [
-            Carries::Tcp { source: from, destination: to },
-            Carries::Udp { source: from, destination: to },
+            Payload::Tcp { source: from, destination: to },
+            Payload::Udp { source: from, destination: to },
         ];
         carried.iter().all(|carries| {
             self.inner.iter().all(|inner| {
@@ -174,7 +174,7 @@ fn is_cut(host: &Namespace, first: &Packet, inner: &LinkEnd, outer: &LinkEnd) ->
 }
 
 /// The first packet of a connection to anywhere. Other hooks may mark it or translate its source.
-fn first(source: IpNet, carries: Carries) -> Packet {
+fn first(source: IpNet, carries: Payload) -> Packet {
     let anywhere: IpAddr = match source.addr() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -315,7 +315,7 @@ fn may_be_untracked(socket: &mut NftSocket, index: &Index) -> Result<bool, Netli
 }
 
 /// Returns a table of legacy iptables as data, without the accepts of attachments that are there.
-fn table_of(family: IpVersion, observed: &Observed) -> LegacyTable {
+fn table_of(family: IpVersion, observed: &ObservedTable) -> LegacyTable {
     let policy = observed.policy("FORWARD").unwrap_or("ACCEPT").to_owned();
     let rules = observed.chains().flat_map(|(chain, rules)| {
         let foreign = rules.iter().filter(|rule| !is_of_attachment(rule));

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::iptables::{Family, Observed, Restore};
+use crate::iptables::{Family, ObservedTable, Restore};
 
 /// How long `iptables` waits for its lock, in seconds: other programs hold it for one change at a
 /// time.
@@ -89,12 +89,12 @@ impl Tool {
     ///
     /// # Errors
     /// [`IptablesError`].
-    pub fn observe(self, table: &str) -> Result<Observed, IptablesError> {
+    pub fn observe(self, table: &str) -> Result<ObservedTable, IptablesError> {
         if self.legacy && !legacy_uses(self.family, table) {
-            return Ok(Observed::parse(""));
+            return Ok(ObservedTable::parse(""));
         }
         let output = run(&self.name(""), &["-w", LOCK_WAIT_S, "-t", table, "-S"], None)?;
-        Ok(Observed::parse(&output))
+        Ok(ObservedTable::parse(&output))
     }
 
     /// Runs a transaction: `iptables-restore --noflush`.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use state::{Index, Release};
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool, quote};
+use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool, quote};
 use crate::owner::Owner;
 
 const TABLE: &str = "filter";
@@ -253,7 +253,7 @@ pub fn remove_ranges(family: Family, legacy: bool) -> Result<(), IptablesError> 
     }
 }
 
-fn plan_ranges(wanted: &[String], observed: &Observed, restore: &mut Restore) {
+fn plan_ranges(wanted: &[String], observed: &ObservedTable, restore: &mut Restore) {
     let place = place(observed);
     for chain in [DOCKER_USER, FORWARD] {
         restore.delete_rules(observed, chain, |rule| {
@@ -268,7 +268,7 @@ fn plan_ranges(wanted: &[String], observed: &Observed, restore: &mut Restore) {
 
 /// Returns the chain for rules that packets must meet first. After `iptables -F FORWARD` nothing
 /// leads to Docker's.
-fn place(observed: &Observed) -> &'static str {
+fn place(observed: &ObservedTable) -> &'static str {
     if observed.leads(FORWARD, DOCKER_USER) { DOCKER_USER } else { FORWARD }
 }
 
@@ -345,7 +345,12 @@ fn comment_of(rule: &str) -> Option<&str> {
     comment.split_once('"').map(|(comment, _)| comment)
 }
 
-fn plan_add(addresses: &[IpAddr], admin_chain: &str, observed: &Observed, restore: &mut Restore) {
+fn plan_add(
+    addresses: &[IpAddr],
+    admin_chain: &str,
+    observed: &ObservedTable,
+    restore: &mut Restore,
+) {
     restore.ensure_chain(observed, CNI_FORWARD);
     restore.ensure_chain(observed, admin_chain);
     restore.ensure_first(observed, FORWARD, &jump());
@@ -365,7 +370,7 @@ mod tests {
     fn the_layout_is_the_references() {
         let mut restore = Restore::new(TABLE);
         let address = "10.1.0.2".parse().unwrap();
-        plan_add(&[address], "CNI-ADMIN", &Observed::default(), &mut restore);
+        plan_add(&[address], "CNI-ADMIN", &ObservedTable::default(), &mut restore);
         // What `iptables-save` printed after the reference's firewall plugin 1.1.1 had run.
         expect![[r#"
             *filter
@@ -386,7 +391,7 @@ mod tests {
         let wanted = range_rules(&ranges(&["10.244.0.0/16", "fd00:1::/48"]), Family::V4);
         let plan = |observed: &str, wanted: &[String]| {
             let mut restore = Restore::new(TABLE);
-            plan_ranges(wanted, &Observed::parse(observed), &mut restore);
+            plan_ranges(wanted, &ObservedTable::parse(observed), &mut restore);
             restore.text()
         };
         expect![[r#"
@@ -421,7 +426,7 @@ mod tests {
         let mut restore = Restore::new(TABLE);
         let there = "-P FORWARD DROP\n-N DOCKER-USER\n\
             -A DOCKER-USER -d 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n";
-        plan_ranges(&wanted, &Observed::parse(there), &mut restore);
+        plan_ranges(&wanted, &ObservedTable::parse(there), &mut restore);
         expect![[r#"
             *filter
             -D DOCKER-USER -d 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool, quote};
+use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool, quote};
 use crate::element::Protocol;
 use crate::hostport::{Forward, Snat};
 
@@ -37,7 +37,7 @@ const COMMENT_MAX: usize = 255;
 /// What the backend must set up for an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Wanted {
+pub struct DesiredHostports {
     /// The container's addresses with their prefix lengths, one per family.
     pub addresses: Vec<IpNet>,
     /// The ports.
@@ -73,7 +73,11 @@ pub fn old_snat_chain_name(key: &AttachmentKey) -> String {
 ///
 /// # Errors
 /// [`ChangeError`]; the families done before keep their rules.
-pub fn add(index: &Index, key: &AttachmentKey, wanted: &Wanted) -> Result<(), ChangeError> {
+pub fn add(
+    index: &Index,
+    key: &AttachmentKey,
+    wanted: &DesiredHostports,
+) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     for address in &wanted.addresses {
         let tool = Tool::host(Family::of(address.addr()));
@@ -107,7 +111,7 @@ pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
 ///
 /// # Errors
 /// [`IptablesError`].
-pub fn check(key: &AttachmentKey, wanted: &Wanted) -> Result<Vec<String>, IptablesError> {
+pub fn check(key: &AttachmentKey, wanted: &DesiredHostports) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for address in &wanted.addresses {
         let observed = Tool::host(Family::of(address.addr())).observe(TABLE)?;
@@ -143,9 +147,9 @@ struct Rule {
 
 fn plan(
     key: &AttachmentKey,
-    wanted: &Wanted,
+    wanted: &DesiredHostports,
     address: IpNet,
-    observed: &Observed,
+    observed: &ObservedTable,
     restore: &mut Restore,
 ) {
     let own = own_rules(key, wanted, address);
@@ -176,7 +180,7 @@ fn plan(
     }
 }
 
-fn shared_rules(wanted: &Wanted) -> Vec<Rule> {
+fn shared_rules(wanted: &DesiredHostports) -> Vec<Rule> {
     let rule = |chain: &str, text: String| Rule { chain: chain.to_owned(), text, first: false };
     let local = format!("-m addrtype --dst-type LOCAL -j {DNAT}");
     let mut rules = vec![rule("PREROUTING", local.clone()), rule("OUTPUT", local)];
@@ -199,7 +203,7 @@ fn shared_rules(wanted: &Wanted) -> Vec<Rule> {
     rules
 }
 
-fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> {
+fn own_rules(key: &AttachmentKey, wanted: &DesiredHostports, address: IpNet) -> Vec<Rule> {
     let chain = chain_name(key);
     let mut ports: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
     let mut rules = Vec::new();
@@ -262,7 +266,7 @@ fn guards(address: IpNet) -> Vec<String> {
 
 fn forward_rules(
     forward: &Forward,
-    wanted: &Wanted,
+    wanted: &DesiredHostports,
     address: IpNet,
 ) -> impl Iterator<Item = String> + use<> {
     let protocol = match forward.protocol {
@@ -320,8 +324,8 @@ mod tests {
         }
     }
 
-    fn wanted(forwards: Vec<Forward>) -> Wanted {
-        Wanted {
+    fn wanted(forwards: Vec<Forward>) -> DesiredHostports {
+        DesiredHostports {
             addresses: Vec::new(),
             forwards,
             snat: Snat::Needed,
@@ -338,9 +342,9 @@ mod tests {
         Forward { protocol, host_port, container_port: host_port % 1000, host_ip }
     }
 
-    fn text(wanted: &Wanted, address: &str) -> String {
+    fn text(wanted: &DesiredHostports, address: &str) -> String {
         let mut restore = Restore::new(TABLE);
-        plan(&key(), wanted, address.parse().unwrap(), &Observed::default(), &mut restore);
+        plan(&key(), wanted, address.parse().unwrap(), &ObservedTable::default(), &mut restore);
         restore.text()
     }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use state::{FileError, Index, Release};
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, Observed, Restore, Tool};
+use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool};
 use crate::policy::IngressPolicy;
 
 const TABLE: &str = "filter";
@@ -187,7 +187,7 @@ pub fn check(wanted: &[Isolation]) -> Result<Vec<String>, IptablesError> {
     Ok(missing)
 }
 
-fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
+fn plan_add(one: &Isolation, observed: &ObservedTable, restore: &mut Restore) {
     restore.ensure_chain(observed, STAGE_1);
     restore.ensure_chain(observed, STAGE_2);
     if !is_in_front(observed) {
@@ -205,14 +205,19 @@ fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
 
 /// Reports whether the first stage comes ahead of CNI-FORWARD: a packet that this chain accepts goes
 /// no further. Older releases of the reference use another comment.
-fn is_in_front(observed: &Observed) -> bool {
+fn is_in_front(observed: &ObservedTable) -> bool {
     let place = |chain| observed.rules(FORWARD).iter().position(|rule| target(rule) == Some(chain));
     place(STAGE_1).is_some_and(|at| place(CNI_FORWARD).is_none_or(|other| at < other))
 }
 
 /// Removes a policy's rules. If no attachment holds the bridge's other policy, removes all rules of
 /// the bridge, no matter which program left them, and the chains once no bridge is left in them.
-fn plan_remove(one: &Isolation, other_is_used: bool, observed: &Observed, restore: &mut Restore) {
+fn plan_remove(
+    one: &Isolation,
+    other_is_used: bool,
+    observed: &ObservedTable,
+    restore: &mut Restore,
+) {
     let own = one.rules();
     let first_goes = |rule: &str| {
         if other_is_used { own.iter().any(|one| one == rule) } else { one.is_of_bridge(rule) }
@@ -242,13 +247,13 @@ mod tests {
 
     fn added(one: &Isolation, observed: &str) -> String {
         let mut restore = Restore::new(TABLE);
-        plan_add(one, &Observed::parse(observed), &mut restore);
+        plan_add(one, &ObservedTable::parse(observed), &mut restore);
         restore.text()
     }
 
     fn removed(one: &Isolation, other_is_used: bool, observed: &str) -> String {
         let mut restore = Restore::new(TABLE);
-        plan_remove(one, other_is_used, &Observed::parse(observed), &mut restore);
+        plan_remove(one, other_is_used, &ObservedTable::parse(observed), &mut restore);
         restore.text()
     }
 

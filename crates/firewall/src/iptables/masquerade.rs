@@ -5,7 +5,7 @@ use cni::owner::sha512_hex;
 use ipnet::IpNet;
 
 use super::text::target;
-use super::{Family, IptablesError, Observed, Restore, Tool, quote};
+use super::{Family, IptablesError, ObservedTable, Restore, Tool, quote};
 use crate::masquerade::Sources;
 
 const TABLE: &str = "nat";
@@ -119,7 +119,7 @@ fn plan_add(
     key: &AttachmentKey,
     addresses: &[IpNet],
     sources: Sources,
-    observed: &Observed,
+    observed: &ObservedTable,
     restore: &mut Restore,
 ) {
     restore.ensure_chain(observed, &chain_name(key));
@@ -135,7 +135,7 @@ fn plan_add(
 fn plan_remove(
     key: &AttachmentKey,
     addresses: &[IpNet],
-    observed: &Observed,
+    observed: &ObservedTable,
     restore: &mut Restore,
 ) {
     let chain = chain_name(key);
@@ -172,7 +172,7 @@ mod tests {
         };
         let mut restore = Restore::new(TABLE);
         let address = ["10.1.0.2/24".parse().unwrap()];
-        plan_add(&key, &address, Sources::default(), &Observed::default(), &mut restore);
+        plan_add(&key, &address, Sources::default(), &ObservedTable::default(), &mut restore);
         // What `iptables-save` printed after the reference's bridge plugin 1.1.1 had run.
         expect![[r#"
             *nat
@@ -192,7 +192,7 @@ mod tests {
             ifname: "eth0".parse().unwrap(),
         };
         let chain = chain_name(&key);
-        let observed = Observed::parse(&format!(
+        let observed = ObservedTable::parse(&format!(
             "-N {chain}\n-A POSTROUTING -s 10.1.0.2/32 -j {chain}\n\
              -A POSTROUTING -s 10.1.0.3/32 -j {chain}\n"
         ));

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A table as `iptables -S` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedTable {
     chains: BTreeMap<String, Vec<String>>,
     policies: BTreeMap<String, String>,
 }
 
-impl Observed {
+impl ObservedTable {
     /// Reads the output of `iptables -S`. Lines of other shapes are skipped.
     #[must_use]
     pub fn parse(output: &str) -> Self {
@@ -27,7 +27,7 @@ impl Observed {
                 _ => {}
             }
         }
-        Observed { chains, policies }
+        ObservedTable { chains, policies }
     }
 
     /// Says whether a chain exists.
@@ -134,7 +134,7 @@ impl Restore {
 
     /// Creates a chain unless it exists. A separate command creates it beforehand: a declared chain
     /// would be emptied if another process created and filled it meanwhile.
-    pub fn ensure_chain(&mut self, observed: &Observed, chain: &str) {
+    pub fn ensure_chain(&mut self, observed: &ObservedTable, chain: &str) {
         if !observed.has_chain(chain) {
             self.created.insert(chain.to_owned());
         }
@@ -155,14 +155,14 @@ impl Restore {
     }
 
     /// Appends a rule unless it exists.
-    pub fn ensure_last(&mut self, observed: &Observed, chain: &str, rule: &str) {
+    pub fn ensure_last(&mut self, observed: &ObservedTable, chain: &str, rule: &str) {
         if !observed.has_rule(chain, rule) {
             self.append(chain, rule);
         }
     }
 
     /// Inserts a rule at the front unless it exists anywhere in the chain.
-    pub fn ensure_first(&mut self, observed: &Observed, chain: &str, rule: &str) {
+    pub fn ensure_first(&mut self, observed: &ObservedTable, chain: &str, rule: &str) {
         if !observed.has_rule(chain, rule) {
             self.insert(chain, rule);
         }
@@ -176,7 +176,7 @@ impl Restore {
     /// Deletes the rules of a chain that `doomed` picks.
     pub fn delete_rules(
         &mut self,
-        observed: &Observed,
+        observed: &ObservedTable,
         chain: &str,
         doomed: impl Fn(&str) -> bool,
     ) {
@@ -185,12 +185,12 @@ impl Restore {
     }
 
     /// Deletes a chain with its rules, and every rule that jumps to it, if it exists.
-    pub fn delete_chain(&mut self, observed: &Observed, chain: &str) {
+    pub fn delete_chain(&mut self, observed: &ObservedTable, chain: &str) {
         self.delete_chains(observed, &[chain]);
     }
 
     /// Deletes those of the chains that exist; they may lead to each other.
-    pub fn delete_chains(&mut self, observed: &Observed, doomed: &[&str]) {
+    pub fn delete_chains(&mut self, observed: &ObservedTable, doomed: &[&str]) {
         let doomed: Vec<&str> =
             doomed.iter().copied().filter(|chain| observed.has_chain(chain)).collect();
         for (from, _) in observed.chains().filter(|(from, _)| !doomed.contains(from)) {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn deleting_a_chain_deletes_the_jumps_to_it() {
-        let observed = Observed::parse(OBSERVED);
+        let observed = ObservedTable::parse(OBSERVED);
         let mut restore = Restore::new("nat");
         restore.delete_chain(&observed, "CNI-x");
         restore.delete_chain(&observed, "CNI-y");
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn what_is_there_is_not_made_again() {
-        let observed = Observed::parse(OBSERVED);
+        let observed = ObservedTable::parse(OBSERVED);
         let mut restore = Restore::new("nat");
         restore.ensure_chain(&observed, "CNI-x");
         restore.ensure_last(&observed, "POSTROUTING", "-j MASQUERADE");
@@ -327,7 +327,7 @@ mod tests {
     fn a_chain_is_led_to_by_rules_without_a_condition() {
         let leads = |rules: &str| {
             let chains = "-P FORWARD DROP\n-N A\n-N B\n-N DOCKER-USER\n";
-            Observed::parse(&format!("{chains}{rules}")).leads("FORWARD", "DOCKER-USER")
+            ObservedTable::parse(&format!("{chains}{rules}")).leads("FORWARD", "DOCKER-USER")
         };
         assert!(!leads(""));
         for there in [

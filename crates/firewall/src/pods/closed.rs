@@ -8,7 +8,7 @@ use kernel::nft::{Batch, ElementData, Expr, KeyType, NewChain, Value, Verdict};
 use policy::program::Link;
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
-use super::encode::At;
+use super::encode::ChainEntry;
 use super::layout::{self, Form};
 use super::state::ChainState;
 use super::table::{failed, unread};
@@ -97,7 +97,7 @@ pub fn interface_verdicts(
     table: &mut PodsTable,
     interface: &str,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
-    verdicts_at(table, &At::Interface(interface.to_owned()))
+    verdicts_at(table, &ChainEntry::Interface(interface.to_owned()))
 }
 
 /// Lists the interfaces of a container that lead to a chain; none if there is no table.
@@ -161,7 +161,7 @@ pub fn verdicts(
     table: &mut PodsTable,
     address: IpAddr,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
-    verdicts_at(table, &At::Address(address))
+    verdicts_at(table, &ChainEntry::Address(address))
 }
 
 /// The same for an address of a further network.
@@ -172,12 +172,12 @@ pub fn link_verdicts(
     table: &mut PodsTable,
     link: &Link,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
-    verdicts_at(table, &At::Link(link.clone()))
+    verdicts_at(table, &ChainEntry::Link(link.clone()))
 }
 
 fn verdicts_at(
     table: &mut PodsTable,
-    at: &At,
+    at: &ChainEntry,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
     Ok(PerDirection {
         ingress: verdict(table, Direction::Ingress, at).map_err(unread)?,
@@ -244,22 +244,22 @@ pub fn links(table: &mut PodsTable) -> Result<BTreeSet<Link>, FirewallError> {
     Ok(all)
 }
 
-fn own(addresses: &[IpAddr]) -> BTreeSet<At> {
-    cni::order::gather(addresses.iter().copied().map(At::Address))
+fn own(addresses: &[IpAddr]) -> BTreeSet<ChainEntry> {
+    cni::order::gather(addresses.iter().copied().map(ChainEntry::Address))
 }
 
-fn inside(interface: &str) -> BTreeSet<At> {
-    BTreeSet::from([At::Interface(interface.to_owned())])
+fn inside(interface: &str) -> BTreeSet<ChainEntry> {
+    BTreeSet::from([ChainEntry::Interface(interface.to_owned())])
 }
 
-fn further(links: &[Link]) -> BTreeSet<At> {
-    cni::order::gather(links.iter().cloned().map(At::Link))
+fn further(links: &[Link]) -> BTreeSet<ChainEntry> {
+    cni::order::gather(links.iter().cloned().map(ChainEntry::Link))
 }
 
 fn verdict(
     table: &mut PodsTable,
     direction: Direction,
-    at: &At,
+    at: &ChainEntry,
 ) -> Result<Option<Name>, NetlinkError> {
     let found = table.ask().get_element(&layout::table(), &at.map(direction), &at.key())?;
     Ok(found.and_then(|element| match element.data {
@@ -272,7 +272,7 @@ fn verdict(
 
 fn move_all(
     table: &mut PodsTable,
-    all: &BTreeSet<At>,
+    all: &BTreeSet<ChainEntry>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<(), FirewallError> {
     commit(table, |table| moving(table, all, &to))
@@ -313,11 +313,11 @@ pub fn wake(table: &mut PodsTable) -> Result<(), FirewallError> {
 /// The transaction from what is there.
 fn moving(
     table: &mut PodsTable,
-    all: &BTreeSet<At>,
+    all: &BTreeSet<ChainEntry>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<Batch, NetlinkError> {
     let mut batch = Batch::new();
-    let mut changed = encode::Changed::default();
+    let mut changed = encode::ElementChanges::default();
     for at in all {
         for direction in Direction::ALL {
             let (before, chain) = (verdict(table, direction, at)?, to(direction));

@@ -6,17 +6,17 @@ use std::net::IpAddr;
 use kernel::nft::{
     Batch, Element, Key, KeyType, Mode, NewRule, NewSet, Operation, Value, Verdict, field,
 };
-use policy::program::{self, End, Line, Link, Match, OWN_NODE, Set, Then};
+use policy::program::{self, End, Line, LineAction, Link, Match, OWN_NODE, Set};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
 use super::layout::{self, Form};
 
 /// Where addresses lead before and after.
-type Moves = BTreeMap<(Direction, At), (Option<Name>, Option<Name>)>;
+type Moves = BTreeMap<(Direction, ChainEntry), (Option<Name>, Option<Name>)>;
 
 /// What leads to a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum At {
+pub(crate) enum ChainEntry {
     /// An address of the pods' own network.
     Address(IpAddr),
     /// One of a further network.
@@ -25,34 +25,34 @@ pub(crate) enum At {
     Interface(String),
 }
 
-impl At {
+impl ChainEntry {
     /// The map in which it is.
     pub(crate) fn map(&self, direction: Direction) -> String {
         match self {
-            At::Address(address) => layout::map(direction, Family::of(*address)),
-            At::Link(link) => layout::link_map(direction, Family::of(link.address)),
-            At::Interface(_) => layout::interface_map(direction),
+            ChainEntry::Address(address) => layout::map(direction, Family::of(*address)),
+            ChainEntry::Link(link) => layout::link_map(direction, Family::of(link.address)),
+            ChainEntry::Interface(_) => layout::interface_map(direction),
         }
     }
 
     /// The set of the keys of that map that policies select.
     pub(crate) fn keys(&self, direction: Direction) -> String {
         match self {
-            At::Address(address) => layout::keys(direction, Family::of(*address)),
-            At::Link(link) => layout::link_keys(direction, Family::of(link.address)),
-            At::Interface(_) => layout::interface_keys(direction),
+            ChainEntry::Address(address) => layout::keys(direction, Family::of(*address)),
+            ChainEntry::Link(link) => layout::link_keys(direction, Family::of(link.address)),
+            ChainEntry::Interface(_) => layout::interface_keys(direction),
         }
     }
 
     /// Its key in both.
     pub(crate) fn key(&self) -> Key {
         match self {
-            At::Address(address) => Key::from(Value::from(*address)),
-            At::Link(link) => {
+            ChainEntry::Address(address) => Key::from(Value::from(*address)),
+            ChainEntry::Link(link) => {
                 let interface = Value::IfName(link.interface.clone());
                 Key::of([interface, Value::from(link.address)])
             }
-            At::Interface(name) => Key::from(Value::IfName(name.clone())),
+            ChainEntry::Interface(name) => Key::from(Value::IfName(name.clone())),
         }
     }
 }
@@ -93,16 +93,17 @@ pub(crate) fn whole(program: &Program, form: Form) -> Batch {
 }
 
 /// Lists what leads to chains.
-pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, At), &Name)> {
+pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, ChainEntry), &Name)> {
     let verdicts = program.verdicts.iter();
-    let verdicts =
-        verdicts.map(|((direction, address), chain)| ((*direction, At::Address(*address)), chain));
+    let verdicts = verdicts
+        .map(|((direction, address), chain)| ((*direction, ChainEntry::Address(*address)), chain));
     let links = program.links.iter();
-    let links =
-        links.map(|((direction, link), chain)| ((*direction, At::Link(link.clone())), chain));
+    let links = links
+        .map(|((direction, link), chain)| ((*direction, ChainEntry::Link(link.clone())), chain));
     let interfaces = program.interfaces.iter();
-    let interfaces = interfaces
-        .map(|((direction, name), chain)| ((*direction, At::Interface(name.clone())), chain));
+    let interfaces = interfaces.map(|((direction, name), chain)| {
+        ((*direction, ChainEntry::Interface(name.clone())), chain)
+    });
     verdicts.chain(links).chain(interfaces)
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, At
 /// set only some time after the rules that refer to it. If both were committed before, all packets
 /// find them.
 pub(crate) fn steps(steps: &[Step]) -> [Batch; 2] {
-    let mut coming = Coming::default();
+    let mut coming = FirstBatch::default();
     let mut encoder = Encoder::default();
     for step in steps {
         if !coming.takes(step) {
@@ -149,13 +150,13 @@ pub(crate) fn undo(first: &Batch) -> Batch {
 
 /// What comes first.
 #[derive(Default)]
-struct Coming<'s> {
+struct FirstBatch<'s> {
     batch: Batch,
     /// The objects that the second transaction creates or removes.
     later: BTreeSet<&'s str>,
 }
 
-impl<'s> Coming<'s> {
+impl<'s> FirstBatch<'s> {
     /// Takes a step if it can be made before all others.
     fn takes(&mut self, step: &'s Step) -> bool {
         match step {
@@ -190,8 +191,8 @@ fn references(line: &Line) -> impl Iterator<Item = &str> {
         Match::Protocol(_) | Match::Ports { .. } => None,
     });
     let chain = match &line.then {
-        Then::Jump(chain) => Some(chain.as_str()),
-        Then::Accept | Then::Deny | Then::Return => None,
+        LineAction::Jump(chain) => Some(chain.as_str()),
+        LineAction::Accept | LineAction::Deny | LineAction::Return => None,
     };
     sets.chain(chain)
 }
@@ -217,10 +218,10 @@ impl<'s> Encoder<'s> {
     fn step(&mut self, step: &'s Step) {
         let moved = match step {
             Step::Verdict { direction, address, before, chain } => {
-                Some(((*direction, At::Address(*address)), before, chain))
+                Some(((*direction, ChainEntry::Address(*address)), before, chain))
             }
             Step::Link { direction, link, before, chain } => {
-                Some(((*direction, At::Link(link.clone())), before, chain))
+                Some(((*direction, ChainEntry::Link(link.clone())), before, chain))
             }
             _ => None,
         };
@@ -279,7 +280,7 @@ impl<'s> Encoder<'s> {
 
 /// Leads addresses elsewhere.
 fn lead(batch: &mut Batch, moves: Moves) {
-    let mut changed = Changed::default();
+    let mut changed = ElementChanges::default();
     for ((direction, at), (before, chain)) in moves {
         let (before, chain) = (before.as_ref(), chain.as_ref());
         changed.lead(direction, &at, before, chain);
@@ -290,17 +291,17 @@ fn lead(batch: &mut Batch, moves: Moves) {
 
 /// Elements that go and come, by their sets.
 #[derive(Debug, Default)]
-pub(crate) struct Changed {
+pub(crate) struct ElementChanges {
     gone: BTreeMap<String, Vec<Element>>,
     come: BTreeMap<String, Vec<Element>>,
 }
 
-impl Changed {
+impl ElementChanges {
     /// Leads an address elsewhere. nftables replaces no element of a map: the old one goes first.
     pub(crate) fn lead(
         &mut self,
         direction: Direction,
-        at: &At,
+        at: &ChainEntry,
         before: Option<&Name>,
         chain: Option<&Name>,
     ) {
@@ -317,7 +318,7 @@ impl Changed {
     }
 
     /// Does the same for the keys of the map that policies select.
-    pub(crate) fn know(&mut self, direction: Direction, at: &At, before: bool, now: bool) {
+    pub(crate) fn know(&mut self, direction: Direction, at: &ChainEntry, before: bool, now: bool) {
         if before == now {
             return;
         }
@@ -338,7 +339,7 @@ impl Changed {
 }
 
 /// The element of a map that leads to a chain.
-pub(crate) fn leads(at: &At, chain: Name) -> Element {
+pub(crate) fn leads(at: &ChainEntry, chain: Name) -> Element {
     Element::verdict(at.key(), Verdict::Goto(chain))
 }
 
@@ -427,13 +428,13 @@ fn rule(chain: &str, line: &Line) -> NewRule {
     let rule = NewRule::new(&layout::table(), chain);
     let rule = comparisons.into_iter().chain(look_ups).fold(rule, matching);
     match &line.then {
-        Then::Accept => rule.accept(),
-        Then::Deny => {
+        LineAction::Accept => rule.accept(),
+        LineAction::Deny => {
             let direction = program::direction_of(chain).unwrap_or(Direction::Ingress);
             rule.goto(layout::deny(direction))
         }
-        Then::Return => rule.returns(),
-        Then::Jump(chain) => rule.jump(chain),
+        LineAction::Return => rule.returns(),
+        LineAction::Jump(chain) => rule.jump(chain),
     }
 }
 

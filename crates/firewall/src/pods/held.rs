@@ -14,7 +14,7 @@ use crate::error::FirewallError;
 
 /// What the table holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct TableContent {
     /// The addresses in each map and set that leads them to chains.
     addresses: BTreeSet<(String, IpAddr)>,
     /// The same for further networks.
@@ -25,7 +25,7 @@ pub struct Held {
 
 /// What another program has taken from the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct Loss {
     /// Addresses that led to a chain.
     pub addresses: BTreeSet<IpAddr>,
     /// The same for further networks.
@@ -41,14 +41,14 @@ enum Use {
     Other,
 }
 
-impl Held {
+impl TableContent {
     /// Reads what the table holds; nothing if there is no table.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn read(table: &mut PodsTable) -> Result<Self, FirewallError> {
         let own = layout::table();
-        let mut held = Held::default();
+        let mut held = TableContent::default();
         for set in table.ask().sets(&own).map_err(unread)? {
             let elements = table.ask().elements(&own, &set.name).map_err(unread)?;
             match use_of(&set.name) {
@@ -73,13 +73,13 @@ impl Held {
 
     /// Compares with what the table holds `now`.
     #[must_use]
-    pub fn lost(&self, now: &Held) -> Lost {
+    pub fn lost(&self, now: &TableContent) -> Loss {
         let addresses = self.addresses.difference(&now.addresses);
         let links = self.links.difference(&now.links);
         let is_less = |(name, before): (&String, &usize)| {
             now.counts.get(name).is_none_or(|count| count < before)
         };
-        Lost {
+        Loss {
             addresses: addresses.map(|(_, address)| *address).collect(),
             links: links.map(|(_, link)| link.clone()).collect(),
             others: self.counts.iter().any(is_less),

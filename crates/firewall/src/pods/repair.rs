@@ -30,7 +30,7 @@ pub(crate) struct Repair<'a> {
 
 /// What is different in the elements of a set.
 #[derive(Default)]
-struct Changed {
+struct SetDifference {
     gone: Vec<Element>,
     come: Vec<Element>,
 }
@@ -115,7 +115,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Names what is different in sets, and returns how to change the existing ones.
-    fn sets(&mut self) -> BTreeMap<String, Changed> {
+    fn sets(&mut self) -> BTreeMap<String, SetDifference> {
         let table = layout::table();
         let (wanted, found) = (self.wanted, self.found);
         let mut changed = BTreeMap::new();
@@ -136,11 +136,11 @@ impl<'a> Repair<'a> {
         changed
     }
 
-    fn elements(&mut self, name: &str, wanted: &SetState, found: &SetState) -> Changed {
+    fn elements(&mut self, name: &str, wanted: &SetState, found: &SetState) -> SetDifference {
         let kinds = wanted.kind.key.as_deref().unwrap_or_default();
         let name = format!("{} {name}", wanted.kind.word());
         let ranges = wanted.kind.has_ranges();
-        let mut changed = Changed::default();
+        let mut changed = SetDifference::default();
         let (mut missing, mut foreign, mut misled) = (Vec::new(), Vec::new(), Vec::new());
         for (span, leads) in &wanted.elements {
             let there = found.elements.get(span);
@@ -216,7 +216,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Each object is removed after those that refer to it.
-    fn repair(&self, chains: &BTreeSet<String>, changed: BTreeMap<String, Changed>) -> Batch {
+    fn repair(&self, chains: &BTreeSet<String>, changed: BTreeMap<String, SetDifference>) -> Batch {
         let table = layout::table();
         let mut batch = Batch::new();
         let (foreign_chains, foreign_sets) = (self.foreign_chains(), self.foreign_sets());
@@ -228,7 +228,7 @@ impl<'a> Repair<'a> {
             batch.add_chain(layout::chain_of_program(OWN_NODE));
         }
         self.write(&mut batch, |name| is_new(name) || chains.contains(name));
-        for (name, Changed { gone, come }) in changed {
+        for (name, SetDifference { gone, come }) in changed {
             if !gone.is_empty() {
                 batch.delete_elements(&table, &name, gone);
             }

@@ -9,7 +9,7 @@ use policy::{Direction, Program, Step};
 
 use super::layout::{self, Form, Site};
 use super::state::{SetKind, SetState, TableState};
-use super::{Difference, Dropped, Logging, NO_LOG, encode, ipvs};
+use super::{Difference, DroppedPackets, Logging, NO_LOG, encode, ipvs};
 use crate::close::LateSocket;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
@@ -183,7 +183,7 @@ impl PodsTable {
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
-    pub fn dropped(&mut self) -> Result<Dropped, FirewallError> {
+    pub fn dropped(&mut self) -> Result<DroppedPackets, FirewallError> {
         let mut counted = |chain: &str| -> Result<u64, FirewallError> {
             let rules = self.socket.ask().rules(&layout::table(), chain).map_err(unread)?;
             let counter = |expr: &Expr| match expr {
@@ -192,7 +192,7 @@ impl PodsTable {
             };
             Ok(rules.iter().flat_map(|rule| &rule.exprs).find_map(counter).unwrap_or_default())
         };
-        Ok(Dropped {
+        Ok(DroppedPackets {
             incoming: counted(&layout::deny(Direction::Ingress))?,
             outgoing: counted(&layout::deny(Direction::Egress))?,
             revived: counted(layout::CUT)?,
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(table.observe(&program).unwrap().lines().len(), 4, "only the address");
             let found = pods::verdicts(&mut plugin, address).unwrap();
             assert_eq!(found.ingress.as_deref(), Some("unknown-in"));
-            assert_eq!(table.dropped().unwrap(), Dropped::default());
+            assert_eq!(table.dropped().unwrap(), DroppedPackets::default());
         });
         let listed = lab.sh("nft list table inet netwright-policy");
         assert!(!listed.contains("log "), "{listed}");

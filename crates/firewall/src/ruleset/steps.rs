@@ -7,7 +7,7 @@ use kernel::nft::{
     CmpOp, CtKey, Expr, Family, FibResult, LookupTo, MetaKey, NatKind, PayloadBase, Register,
     RejectKind, RuleInfo, Verdict as KernelVerdict,
 };
-use scene::filter::{Compare, Connection, Header, MapTo, Meta, Rule, Set, Step, Verdict};
+use scene::filter::{Comparison, Connection, Header, MapTo, Meta, Rule, Set, Step, Verdict};
 
 use super::xtables;
 
@@ -266,14 +266,14 @@ fn header(base: PayloadBase) -> Option<Header> {
     }
 }
 
-fn compare(op: CmpOp) -> Compare {
+fn compare(op: CmpOp) -> Comparison {
     match op {
-        CmpOp::Eq => Compare::Equal,
-        CmpOp::Ne => Compare::NotEqual,
-        CmpOp::Lt => Compare::Less,
-        CmpOp::Le => Compare::LessOrEqual,
-        CmpOp::Gt => Compare::Greater,
-        CmpOp::Ge => Compare::GreaterOrEqual,
+        CmpOp::Eq => Comparison::Equal,
+        CmpOp::Ne => Comparison::NotEqual,
+        CmpOp::Lt => Comparison::Less,
+        CmpOp::Le => Comparison::LessOrEqual,
+        CmpOp::Gt => Comparison::Greater,
+        CmpOp::Ge => Comparison::GreaterOrEqual,
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
         let first = Register::FIRST;
         assert_eq!(
             of(&Expr::Cmp { op: CmpOp::Ne, register: first, data: vec![6] }),
-            Step::Compare { op: Compare::NotEqual, from: 0, with: vec![6] }
+            Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![6] }
         );
         let ninth = Register::new(9).unwrap();
         assert_eq!(

@@ -5,7 +5,7 @@
 //! of the others only the name is kept.
 
 use kernel::nft::Family;
-use scene::filter::{Compare, Connection, Element, Header, Meta, Set, Step, Verdict};
+use scene::filter::{Comparison, Connection, Element, Header, Meta, Set, Step, Verdict};
 
 use super::steps::{self, effect, unknown};
 
@@ -212,7 +212,7 @@ fn bits(key: Connection, mask: u32, inverted: bool) -> Vec<Step> {
 }
 
 /// Compares what a step loads into the first register, masked.
-fn masked(load: Step, mask: u32, op: Compare, with: u32) -> Vec<Step> {
+fn masked(load: Step, mask: u32, op: Comparison, with: u32) -> Vec<Step> {
     let number = |number: u32| number.to_ne_bytes().to_vec();
     vec![
         load,
@@ -221,8 +221,8 @@ fn masked(load: Step, mask: u32, op: Compare, with: u32) -> Vec<Step> {
     ]
 }
 
-fn compare(is_equal: bool) -> Compare {
-    if is_equal { Compare::Equal } else { Compare::NotEqual }
+fn compare(is_equal: bool) -> Comparison {
+    if is_equal { Comparison::Equal } else { Comparison::NotEqual }
 }
 
 /// Loads a part of the transport header.
@@ -394,7 +394,7 @@ fn icmp(info: Info<'_>) -> Option<Vec<Step>> {
     // Any type.
     if kind != u8::MAX {
         steps.push(transport(0, 1));
-        steps.push(Step::Compare { op: Compare::Equal, from: FIRST, with: vec![kind] });
+        steps.push(Step::Compare { op: Comparison::Equal, from: FIRST, with: vec![kind] });
     }
     if (first, last) != (0, u8::MAX) {
         steps.push(transport(1, 1));

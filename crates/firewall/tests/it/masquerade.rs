@@ -278,7 +278,7 @@ fn a_chain_that_another_program_emptied_stays_while_it_is_used() {
     node.remove(&key("n", "c1"), &both("n", 2));
     // A chain that nothing jumps to goes all the same.
     node.lab.sh("nft add chain inet netwright masquerade-0");
-    let nothing = firewall::Collected::default();
+    let nothing = firewall::CollectReport::default();
     let collected = node.firewall(|firewall| firewall.gc("n", &|_| true, Concern::ALL)).unwrap();
     assert_eq!(collected, nothing);
     assert_eq!(node.elements().matches("chain ").count(), 2, "{}", node.elements());

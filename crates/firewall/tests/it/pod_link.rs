@@ -144,7 +144,7 @@ impl<'p, T: Place + Sync> Path<'p, T> {
     }
 
     /// Says whether a frame arrives.
-    fn arrives(&self, forged: &Forged) -> bool {
+    fn arrives(&self, forged: &ForgedFrame) -> bool {
         let (at, end) = self.ends.iter().find(|(at, _)| at.is_ipv4() == forged.is_ipv4).unwrap();
         self.from.enter(|| {
             let index = RouteSocket::open().unwrap().link_index("eth0").unwrap().unwrap();
@@ -166,7 +166,7 @@ impl<'p, T: Place + Sync> Path<'p, T> {
     }
 
     #[track_caller]
-    fn assert_all(&self, forged: &[Forged], arrive: bool) {
+    fn assert_all(&self, forged: &[ForgedFrame], arrive: bool) {
         for one in forged {
             let (name, to) = (one.name, self.to.place_name());
             assert_eq!(self.arrives(one), arrive, "{name}, to {to}: arrives");
@@ -175,7 +175,7 @@ impl<'p, T: Place + Sync> Path<'p, T> {
 }
 
 /// A frame that must not arrive. Its content is its name.
-struct Forged {
+struct ForgedFrame {
     name: &'static str,
     is_ipv4: bool,
     frame: Vec<u8>,
@@ -188,9 +188,9 @@ fn forged(
     types: &[u16],
     source: &str,
     destination: &str,
-) -> Forged {
+) -> ForgedFrame {
     let frame = frame(to, from, types, &udp(source, destination, name.as_bytes()));
-    Forged { name, is_ipv4: address(destination).is_ipv4(), frame }
+    ForgedFrame { name, is_ipv4: address(destination).is_ipv4(), frame }
 }
 
 fn any(of: IpAddr) -> IpAddr {
@@ -346,7 +346,7 @@ fn the_host_does_not_answer_another_pod() {
 
 /// Frames that the kernel answers with an error, from a source: what it would forward for the last
 /// time, what has no route, and options that it does not know.
-fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<Forged> {
+fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<ForgedFrame> {
     let is_ipv4 = address(source).is_ipv4();
     let kinds = [IPV6, IPV4];
     let make = |name: String, change: fn(&mut Vec<u8>), destination: &str| {
@@ -359,7 +359,7 @@ fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<
             packet[10..12].copy_from_slice(&sum);
         }
         let frame = frame(way[0], way[1], &kinds[usize::from(is_ipv4)..][..1], &packet);
-        Forged { name: name.leak(), is_ipv4, frame }
+        ForgedFrame { name: name.leak(), is_ipv4, frame }
     };
     let last_hop = |packet: &mut Vec<u8>| {
         let at = if packet[0] == 0x45 { 8 } else { 7 };
@@ -395,7 +395,7 @@ fn provoking(way: [[u8; 6]; 2], source: &str, host: &str, nowhere: &str) -> Vec<
 fn answered<'f>(
     from: &Container,
     to: &Container,
-    sent: impl IntoIterator<Item = &'f Forged>,
+    sent: impl IntoIterator<Item = &'f ForgedFrame>,
     [source, destination]: [&str; 2],
 ) -> BTreeSet<&'static str> {
     let station = Station::at(to);
@@ -458,7 +458,7 @@ fn neighbour_discovery_passes_with_the_hop_limit_of_its_link_alone() {
     let all = HOP_LIMITS.into_iter().flat_map(|hops| {
         ways.map(|(kind, way, from, to)| (kind, hops, to, message(kind, hops, way, from, to)))
     });
-    let all: Vec<(u8, u8, &str, Forged)> = all.collect();
+    let all: Vec<(u8, u8, &str, ForgedFrame)> = all.collect();
     let assert_passing = |pods: &str, passes: &dyn Fn(u8, u8, &str) -> bool| {
         let passing = all.iter().filter(|(kind, hops, to, _)| passes(*kind, *hops, to));
         let passing: BTreeSet<_> = passing.map(|(.., one)| one.name).collect();
@@ -484,7 +484,13 @@ fn neighbour_discovery_passes_with_the_hop_limit_of_its_link_alone() {
 
 /// Writes a message of neighbour discovery. Its checksum is wrong, so that the receiver learns
 /// nothing from it.
-fn message(kind: u8, hop_limit: u8, way: [[u8; 6]; 2], source: &str, destination: &str) -> Forged {
+fn message(
+    kind: u8,
+    hop_limit: u8,
+    way: [[u8; 6]; 2],
+    source: &str,
+    destination: &str,
+) -> ForgedFrame {
     let name = format!("type {kind}, hop limit {hop_limit}, from {source} to {destination}").leak();
     let (IpAddr::V6(from), IpAddr::V6(to)) = (address(source), address(destination)) else {
         panic!("{name}: not IPv6");
@@ -495,7 +501,7 @@ fn message(kind: u8, hop_limit: u8, way: [[u8; 6]; 2], source: &str, destination
     packet.extend([58, hop_limit]);
     packet.extend([from.octets(), to.octets()].concat());
     packet.extend(content);
-    Forged { name, is_ipv4: false, frame: frame(way[0], way[1], &[IPV6], &packet) }
+    ForgedFrame { name, is_ipv4: false, frame: frame(way[0], way[1], &[IPV6], &packet) }
 }
 
 /// A pod has made the host believe that it has the address of another pod. Packets of the host to

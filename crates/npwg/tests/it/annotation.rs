@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cni::IfName;
 use netwright_npwg::Selection;
-use netwright_npwg::annotation::{self, Asked};
+use netwright_npwg::annotation::{self, PodRequest};
 
 fn names(text: &str) -> Vec<String> {
     let read = annotation::parse(text, "pod-ns").unwrap();
@@ -21,10 +21,10 @@ fn one(text: &str) -> Selection {
     read.remove(0)
 }
 
-fn pod(annotations: &[(&str, &str)]) -> Asked {
+fn pod(annotations: &[(&str, &str)]) -> PodRequest {
     let annotations: BTreeMap<String, String> =
         annotations.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-    Asked::read(&annotations, "pod-ns", "kube-system", "eth0").unwrap()
+    PodRequest::read(&annotations, "pod-ns", "kube-system", "eth0").unwrap()
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn annotations_from_before_the_standard() {
     let asked = pod(&[("networks", legacy), (annotation::NETWORKS, "net-a")]);
     assert_eq!(asked.networks.len(), 1);
     // Other programs use that key too.
-    assert_eq!(pod(&[("networks", "blue,green")]), Asked::default());
-    assert_eq!(pod(&[("networks", r#"{"colour": "blue"}"#)]), Asked::default());
+    assert_eq!(pod(&[("networks", "blue,green")]), PodRequest::default());
+    assert_eq!(pod(&[("networks", r#"{"colour": "blue"}"#)]), PodRequest::default());
 }
 
 #[test]
 fn a_pod_without_annotations_has_the_clusters_network_alone() {
-    assert_eq!(pod(&[]), Asked::default());
+    assert_eq!(pod(&[]), PodRequest::default());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use expect_test::expect;
-use netwright_npwg::annotation::{Asked, DEFAULT_NETWORK, NETWORKS};
+use netwright_npwg::annotation::{DEFAULT_NETWORK, NETWORKS, PodRequest};
 use netwright_npwg::definition::Definition;
 
 /// A pod's annotation, and the error that its author reads.
@@ -11,7 +11,7 @@ fn refused(key: &str, annotations: &[&str]) -> String {
     let mut text = String::new();
     for annotation in annotations {
         let annotations = BTreeMap::from([(key.to_owned(), (*annotation).to_owned())]);
-        let error = Asked::read(&annotations, "default", "kube-system", "eth0").unwrap_err();
+        let error = PodRequest::read(&annotations, "default", "kube-system", "eth0").unwrap_err();
         let prefix = format!("annotation {key}: ");
         let sentence = error.to_string();
         let sentence = sentence.strip_prefix(&prefix).expect("it says which annotation");
@@ -239,7 +239,7 @@ fn default_networks_that_are_not_one() {
 fn more_networks_than_anybody_attaches() {
     let many = vec!["a"; 300].join(",");
     let annotations = BTreeMap::from([(NETWORKS.to_owned(), many)]);
-    let error = Asked::read(&annotations, "default", "kube-system", "eth0").unwrap_err();
+    let error = PodRequest::read(&annotations, "default", "kube-system", "eth0").unwrap_err();
     expect!["annotation k8s.v1.cni.cncf.io/networks: 300 networks, more than 256"]
         .assert_eq(&error.to_string());
 }

@@ -3,7 +3,7 @@
 use cni::json::Object;
 use cni::{AddResult, NetworkList, Version};
 use expect_test::expect;
-use netwright_npwg::request::Ask;
+use netwright_npwg::request::NetworkRequest;
 
 fn object(text: &str) -> Object {
     Object::parse(text.as_bytes()).unwrap()
@@ -21,7 +21,10 @@ fn list() -> NetworkList {
 
 #[test]
 fn arguments_reach_every_plugin_and_win() {
-    let ask = Ask { cni_args: object(r#"{"vrf": "red", "n": 1}"#), ..Ask::default() };
+    let ask = NetworkRequest {
+        cni_args: object(r#"{"vrf": "red", "n": 1}"#),
+        ..NetworkRequest::default()
+    };
     let applied = ask.apply(&list()).unwrap();
     let args = applied.plugins.iter().map(|plugin| plugin.object.get("args").unwrap().get());
     assert_eq!(
@@ -35,7 +38,8 @@ fn arguments_reach_every_plugin_and_win() {
 
 #[test]
 fn an_allocated_device_reaches_every_plugin_under_both_names() {
-    let ask = Ask { allocated: Some("0000:03:02.1".to_owned()), ..Ask::default() };
+    let ask =
+        NetworkRequest { allocated: Some("0000:03:02.1".to_owned()), ..NetworkRequest::default() };
     for plugin in ask.apply(&list()).unwrap().plugins {
         assert_eq!(plugin.object.get("deviceID").unwrap().get(), r#""0000:03:02.1""#);
         assert_eq!(plugin.object.get("pciBusID").unwrap().get(), r#""0000:03:02.1""#);
@@ -44,12 +48,13 @@ fn an_allocated_device_reaches_every_plugin_under_both_names() {
 
 #[test]
 fn a_list_of_which_nothing_is_asked_stays_as_it_is() {
-    assert_eq!(Ask::default().apply(&list()).unwrap(), list());
+    assert_eq!(NetworkRequest::default().apply(&list()).unwrap(), list());
 }
 
 #[test]
 fn what_no_plugin_has_the_capability_for_is_refused() {
-    let ask = |text: &str| Ask { runtime_config: object(text), ..Ask::default() };
+    let ask =
+        |text: &str| NetworkRequest { runtime_config: object(text), ..NetworkRequest::default() };
     ask(r#"{"ips": ["192.0.2.5"], "mac": "02:00:00:00:00:01"}"#).refuse_unserved(&list()).unwrap();
     for (asked, expected) in [
         (
@@ -80,7 +85,7 @@ fn args_that_are_no_object_are_refused() {
     let list = NetworkList::parse(
         br#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "x", "args": 5}]}"#,
     );
-    let ask = Ask { cni_args: object(r#"{"a": 1}"#), ..Ask::default() };
+    let ask = NetworkRequest { cni_args: object(r#"{"a": 1}"#), ..NetworkRequest::default() };
     expect![[r#"network "n": "args" of plugin "x" is not an object: found 5, wanted an object"#]]
         .assert_eq(&ask.apply(&list.unwrap()).unwrap_err().to_string());
 }
@@ -88,9 +93,9 @@ fn args_that_are_no_object_are_refused() {
 #[test]
 fn what_was_asked_for_must_have_been_given() {
     let given = |text: &str| AddResult::parse(text.as_bytes(), Version::V1_0_0).unwrap();
-    let ask = Ask {
+    let ask = NetworkRequest {
         runtime_config: object(r#"{"ips": ["192.0.2.5/24"], "mac": "02:00:00:00:00:01"}"#),
-        ..Ask::default()
+        ..NetworkRequest::default()
     };
     let good = given(
         r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "net1", "mac": "02:00:00:00:00:01", "sandbox": "/n"}],

@@ -66,7 +66,7 @@ use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Role};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use node_api::policy::{OWN_IFNAME, Owner, PLUGIN, Recorded, Started, is_further};
+use node_api::policy::{AttachmentRecord, OWN_IFNAME, Owner, PLUGIN, StartRequest, is_further};
 use node_api::{Pod, socket_in};
 use state::{Index, Roots};
 
@@ -105,7 +105,7 @@ impl Kind for Policy {
     const ENTER: Enter = Enter::Never;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
+    type Recorded = AttachmentRecord;
     type Kept = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
@@ -146,7 +146,7 @@ impl Kind for Policy {
         }
         let wanted = recorded(call, config, &side, &result)?;
         let before = attaching.earlier_record();
-        let earlier: Option<Recorded> = before.as_ref().and_then(recorded_in);
+        let earlier: Option<AttachmentRecord> = before.as_ref().and_then(recorded_in);
         let is_first = before.is_none();
         attaching.replace_record(before, &wanted, &namespaces.netns)?;
         let mut undo = Undo::new();
@@ -368,7 +368,7 @@ fn recorded(
     config: &Config,
     side: &Side,
     result: &AddResult,
-) -> Result<Recorded, Failure> {
+) -> Result<AttachmentRecord, Failure> {
     let addresses = link::addresses(result, call.ifname().as_str());
     if addresses.is_empty() {
         let ifname = call.ifname();
@@ -379,15 +379,16 @@ fn recorded(
         .with_details("prevResult lists no address of it"));
     }
     let owner = owner(call, call.attachment());
-    let started = Started { owner, addresses, labels: config.labels.clone(), ..Started::default() };
+    let started =
+        StartRequest { owner, addresses, labels: config.labels.clone(), ..StartRequest::default() };
     Ok(at(side, started, call.ifname().as_str()))
 }
 
 /// Adds where an attachment is judged.
-fn at(side: &Side, started: Started, ifname: &str) -> Recorded {
+fn at(side: &Side, started: StartRequest, ifname: &str) -> AttachmentRecord {
     match side {
-        Side::Host(link) => Recorded {
-            started: Started {
+        Side::Host(link) => AttachmentRecord {
+            started: StartRequest {
                 interface: Some(link.name.clone()),
                 meets: link.meets(ifname),
                 ..started
@@ -395,18 +396,19 @@ fn at(side: &Side, started: Started, ifname: &str) -> Recorded {
             index: Some(link.index),
             bridge: link.bridge.as_ref().map(|bridge| bridge.name.clone()),
         },
-        Side::Inside => {
-            Recorded { started: Started { inside: true, ..started }, ..Recorded::default() }
-        }
+        Side::Inside => AttachmentRecord {
+            started: StartRequest { inside: true, ..started },
+            ..AttachmentRecord::default()
+        },
     }
 }
 
 /// Returns what the recorded link passes.
-fn plan_of(recorded: &Recorded) -> Plan {
+fn plan_of(recorded: &AttachmentRecord) -> Plan {
     plan(recorded, &recorded.started.addresses)
 }
 
-fn plan(recorded: &Recorded, addresses: &[IpAddr]) -> Plan {
+fn plan(recorded: &AttachmentRecord, addresses: &[IpAddr]) -> Plan {
     let place = match recorded.bridge {
         Some(_) => pod_link::Place::Bridged,
         None => pod_link::Place::Routed,
@@ -422,7 +424,7 @@ fn enforce<'a>(
     key: &'a AttachmentKey,
     host: &mut RouteSocket,
     link: &HostSide,
-    (wanted, earlier): (&Recorded, Option<&Recorded>),
+    (wanted, earlier): (&AttachmentRecord, Option<&AttachmentRecord>),
     undo: &mut Undo<'a>,
 ) -> Result<(), Failure> {
     let addresses = &wanted.started.addresses;
@@ -459,7 +461,7 @@ fn enforce_inside<'a>(
     index: &'a Index,
     netns: &Netns,
     ifname: &'a str,
-    (wanted, earlier): (&Recorded, Option<&Recorded>),
+    (wanted, earlier): (&AttachmentRecord, Option<&AttachmentRecord>),
     undo: &mut Undo<'a>,
 ) -> Result<(), Failure> {
     if inside::difference(netns, ifname)?.is_some() {
@@ -478,8 +480,8 @@ fn enforce_inside<'a>(
 fn remove_what_changed(
     call: &Call<'_>,
     index: &Index,
-    earlier: &Recorded,
-    now: &Recorded,
+    earlier: &AttachmentRecord,
+    now: &AttachmentRecord,
 ) -> Result<(), Failure> {
     let key = call.attachment();
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
@@ -527,7 +529,11 @@ fn traffic_off(removal: &Removal<'_, Policy>) -> Result<(bool, bool), Failure> {
 }
 
 /// Reports whether a link has another name than ADD recorded, or is a port of another bridge.
-fn is_moved(host: &mut RouteSocket, recorded: &Recorded, link: &Link) -> Result<bool, Failure> {
+fn is_moved(
+    host: &mut RouteSocket,
+    recorded: &AttachmentRecord,
+    link: &Link,
+) -> Result<bool, Failure> {
     let master = link.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
     let bridge = master.and_then(link::Bridge::of).map(|bridge| bridge.name);
     Ok(!link::is_named(link, recorded) || bridge != recorded.bridge)

@@ -27,9 +27,9 @@ use cni::{AddResult, AttachmentKey, code};
 use cni_plugin::{Call, Info, Role};
 use firewall::element::Protocol;
 use firewall::hostport::{self, Forward, Snat, Target};
-use firewall::iptables::hostport::Wanted as Chains;
+use firewall::iptables::hostport::DesiredHostports as Chains;
 use firewall::taken::{self, Families};
-use firewall::{Concern, Plan, Shared, iptables, reference};
+use firewall::{Concern, Plan, SharedObject, iptables, reference};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use state::{Index, Record};
@@ -202,7 +202,7 @@ fn want(
             let held = hostport::held_by_iptables(&plan);
             // Of our rules only the one that lets 127.0.0.0/8 out, with the drop that goes with it.
             plan.own.clear();
-            plan.shared.retain(|shared| matches!(shared, Shared::Localnet(_)));
+            plan.shared.retain(|shared| matches!(shared, SharedObject::Localnet(_)));
             // Two mappings with different conditions may share one port.
             if options.conditions4.is_empty() && options.conditions6.is_empty() {
                 plan.join(held);

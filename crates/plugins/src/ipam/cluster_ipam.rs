@@ -29,7 +29,9 @@ use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 use node_api::Pod;
-use node_api::ipam::{Assign, Assigned, Collect, Held, Owner, Request, StatusRequest};
+use node_api::ipam::{
+    AssignRequest, AssignedAddress, CollectRequest, HeldRequest, Owner, Request, StatusRequest,
+};
 use state::Index;
 
 use crate::shared::drift;
@@ -61,7 +63,7 @@ impl Plugin for ClusterIpam {
         config.refuse_unusable()?;
         let owner = owner(call);
         let daemon = Daemon::new(call, config.socket.clone());
-        let assign = Assign {
+        let assign = AssignRequest {
             network: config.network.spec().clone(),
             owner: owner.clone(),
             wanted: config.wanted.clone(),
@@ -163,7 +165,7 @@ impl Plugin for ClusterIpam {
         }
         let daemon = Daemon::new(call, config.socket.clone());
         let network = config.network.spec().clone();
-        let assign = Assign { network, owner: owner(call), wanted: used };
+        let assign = AssignRequest { network, owner: owner(call), wanted: used };
         daemon.assigned(&Request::Assign(assign)).map_err(|failed| failed.error)?;
         Ok(missing.iter().map(|address| format!("assignment of address {address}")).collect())
     }
@@ -171,7 +173,7 @@ impl Plugin for ClusterIpam {
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let daemon = Daemon::new(call, config::socket_of(call));
         let network = call.network().to_string();
-        let collect = Collect { network, valid: call.valid_attachments().to_vec() };
+        let collect = CollectRequest { network, valid: call.valid_attachments().to_vec() };
         Ok(daemon.tell_now(call, &Request::Collect(collect))?)
     }
 
@@ -220,10 +222,10 @@ fn owner(call: &Call<'_>) -> Owner {
 }
 
 /// Returns what the daemon has assigned to the attachment.
-fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Failure> {
+fn held(call: &Call<'_>, config: &Config) -> Result<Vec<AssignedAddress>, Failure> {
     let daemon = Daemon::new(call, config.socket.clone());
     let network = config.network.spec().clone();
-    let held = Held { network, owner: owner(call) };
+    let held = HeldRequest { network, owner: owner(call) };
     daemon.assigned(&Request::Held(held)).map_err(|failed| failed.error)
 }
 
@@ -238,12 +240,12 @@ fn of_ranges(network: &Network, previous: &AddResult, ifname: &str) -> Vec<IpAdd
 
 /// Returns what is wrong with an answer to [`Request::Assign`], if anything: trusting a wrong one
 /// would give two containers one address.
-fn unfit(network: &Network, assigned: &[Assigned], wanted: &[IpAddr]) -> Option<String> {
+fn unfit(network: &Network, assigned: &[AssignedAddress], wanted: &[IpAddr]) -> Option<String> {
     let ranges = network.ranges();
     if assigned.len() != ranges.len() {
         return Some(format!("it gives {} addresses of {} ranges", assigned.len(), ranges.len()));
     }
-    let has_range = |(one, range): (&Assigned, &Range)| {
+    let has_range = |(one, range): (&AssignedAddress, &Range)| {
         let subnet = range.subnet();
         range.allows(one.address.addr()) && one.address.prefix_len() == subnet.prefix_len()
     };

@@ -26,7 +26,7 @@ use cni::{AddResult, Error, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 use node_api::client::START_TIMEOUT;
-use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
+use node_api::dhcp::{Answer, LeaseRequest, Note, RESULT_VERSION, Request};
 use node_api::{AskError, inbox, ready};
 
 use client::{is_daemon_away, is_daemon_down, unanswered};
@@ -58,7 +58,7 @@ impl Plugin for Dhcp {
         let netns = call.open_netns()?;
         let id = netns.id();
         let path = absolute(call.netns_path().unwrap_or(Path::new("")))?;
-        let acquire = Acquire {
+        let acquire = LeaseRequest {
             attachment: call.attachment().clone(),
             netns: path,
             netns_id: Some(id.into()),
@@ -66,7 +66,7 @@ impl Plugin for Dhcp {
             client: config.client,
         };
         let start = if ready::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
-        let acquire = Ask::Acquire(Box::new(acquire));
+        let acquire = Request::Acquire(Box::new(acquire));
         let timeout = timeout(call, LEASE_TIMEOUT);
         match client::ask_when_there(&config.socket, acquire, start, timeout)
             .map_err(|error| unanswered(&error))?
@@ -104,7 +104,7 @@ impl Plugin for Dhcp {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
-        let inspect = Ask::Inspect { attachment: call.attachment().clone() };
+        let inspect = Request::Inspect { attachment: call.attachment().clone() };
         let lease = match ask(call, &config.socket, inspect, ANSWER_TIMEOUT)? {
             Answer::Lease(result) => read_result(&result)?,
             Answer::Unknown => {
@@ -127,7 +127,7 @@ impl Plugin for Dhcp {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let socket = config::socket_path(call)?;
-        let collect = Ask::Collect {
+        let collect = Request::Collect {
             network: call.network().clone(),
             valid: call.valid_attachments().to_vec(),
         };
@@ -153,7 +153,7 @@ impl Plugin for Dhcp {
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let unavailable = |error: Failure| error.with_code(code::PLUGIN_NOT_AVAILABLE);
-        match client::ask(&config.socket, Ask::Status, timeout(call, ANSWER_TIMEOUT)) {
+        match client::ask(&config.socket, Request::Status, timeout(call, ANSWER_TIMEOUT)) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(error)) => Err(unavailable(error.into_error().into()).into()),
             Ok(other) => Err(unavailable(unexpected(&other)).into()),
@@ -179,7 +179,7 @@ enum ReleaseError {
 }
 
 fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
-    let ask = Ask::Release { attachment: call.attachment().clone() };
+    let ask = Request::Release { attachment: call.attachment().clone() };
     let answer =
         client::ask(socket, ask, timeout(call, ANSWER_TIMEOUT)).map_err(ReleaseError::Ask)?;
     match answer {
@@ -192,7 +192,7 @@ fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     }
 }
 
-fn ask(call: &Call<'_>, socket: &Path, ask: Ask, most: Duration) -> Result<Answer, Failure> {
+fn ask(call: &Call<'_>, socket: &Path, ask: Request, most: Duration) -> Result<Answer, Failure> {
     client::ask(socket, ask, timeout(call, most)).map_err(|error| unanswered(&error))
 }
 

@@ -6,8 +6,10 @@ use cni_plugin::Call;
 use cni_runtime::Member;
 use kernel::netns::Netns;
 use node_api::Pod;
-use node_api::multinet::{Answer, Attached, Failed, NetworkResult, PlanRequest, Request, Sandbox};
-use npwg::request::Unserved;
+use node_api::multinet::{
+    Answer, AttachReport, FailureReport, NetworkResult, PlanRequest, Request, Sandbox,
+};
+use npwg::request::UnservedPolicy;
 use state::Index;
 
 use super::config::{Config, POD_ANNOTATIONS, invalid};
@@ -118,8 +120,8 @@ fn verify(
     let ifname = member.attachment.ifname.as_str();
     match (network.ask.verify(&network.name, ifname, result), config.unserved) {
         (Ok(()), _) => Ok(()),
-        (Err(error), Unserved::Refuse) => Err(invalid(error.to_string())),
-        (Err(error), Unserved::PassOver) => {
+        (Err(error), UnservedPolicy::Refuse) => Err(invalid(error.to_string())),
+        (Err(error), UnservedPolicy::PassOver) => {
             call.warn(error);
             Ok(())
         }
@@ -203,7 +205,7 @@ impl Report<'_> {
         let results = places.map(|((member, network), result)| told(call, member, network, result));
         let results = results.collect::<Result<_, Failure>>()?;
         let (sandbox, settings) = (self.sandbox.clone(), config.settings.clone());
-        let attached = Attached { sandbox, pod, results, settings };
+        let attached = AttachReport { sandbox, pod, results, settings };
         let reported = self.daemon.report(&Request::Attached(attached));
         Ok(reported?)
     }
@@ -211,7 +213,7 @@ impl Report<'_> {
     /// Reports why nothing is attached.
     fn failed(&self, network: &str, error: &Failure) {
         let Some(pod) = self.pod.clone() else { return };
-        self.daemon.tell(&Request::Failed(Failed {
+        self.daemon.tell(&Request::Failed(FailureReport {
             sandbox: self.sandbox.clone(),
             pod,
             network: network.to_owned(),

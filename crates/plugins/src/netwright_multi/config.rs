@@ -9,10 +9,10 @@ use cni_plugin::Call;
 use cni_runtime::{ConfigFolder, LoadError};
 use node_api::multinet::{PlannedNetwork, SOCKET, Settings};
 use node_api::socket_in;
-use npwg::annotation::Asked;
+use npwg::annotation::PodRequest;
 use npwg::definition;
 use npwg::device;
-use npwg::request::Unserved;
+use npwg::request::UnservedPolicy;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -104,7 +104,7 @@ pub(super) struct Config {
     /// What the runtime requests of the default network.
     pub(super) runtime_config: Option<Object>,
     /// What to do about requests that no plugin can serve.
-    pub(super) unserved: Unserved,
+    pub(super) unserved: UnservedPolicy,
     /// Whether pods that ask for no network need no daemon.
     pub(super) plain_pods: bool,
     /// The socket on which the daemon listens.
@@ -177,7 +177,11 @@ impl Config {
                 global_namespaces,
             },
             runtime_config: raw.runtime_config,
-            unserved: if raw.pass_over_unserved { Unserved::PassOver } else { Unserved::Refuse },
+            unserved: if raw.pass_over_unserved {
+                UnservedPolicy::PassOver
+            } else {
+                UnservedPolicy::Refuse
+            },
             plain_pods: raw.plain_pods_without_daemon,
             socket: raw.socket.unwrap_or_else(|| socket_in(&call.roots().run, SOCKET)),
             device_info: raw.device_info_dir.unwrap_or_else(|| device::FOLDER.into()),
@@ -199,8 +203,8 @@ impl Config {
         let Some(annotations) = given.and_then(read) else { return false };
         let annotations = annotations.unwrap_or_default();
         let of_all = self.settings.default_networks.as_ref().is_some_and(|all| !all.is_empty());
-        let asked = Asked::read(&annotations, namespace, namespace, ifname);
-        self.plain_pods && !of_all && asked.is_ok_and(|asked| asked == Asked::default())
+        let asked = PodRequest::read(&annotations, namespace, namespace, ifname);
+        self.plain_pods && !of_all && asked.is_ok_and(|asked| asked == PodRequest::default())
     }
 
     /// Returns the default network, if the node has it; `None` if only the cluster does.

@@ -10,7 +10,7 @@ use node_api::multinet;
 use node_api::multinet::PlannedNetwork;
 use npwg::annotation::{self, MAX_NETWORKS};
 use npwg::device;
-use npwg::request::{Ask, RequestError, Unserved};
+use npwg::request::{NetworkRequest, RequestError, UnservedPolicy};
 
 use super::config::{Config, POD_ANNOTATIONS, invalid, values, written};
 use super::devices::DeviceFile;
@@ -42,7 +42,7 @@ pub(super) struct Network {
     /// Whether it is the default network.
     pub(super) default: bool,
     /// What was requested on it.
-    pub(super) ask: Ask,
+    pub(super) ask: NetworkRequest,
     /// Whether it must not have a default route.
     pub(super) without_default: bool,
     /// The file that describes its device.
@@ -97,7 +97,7 @@ impl Plan {
         list: NetworkList,
         ifname: IfName,
     ) -> Result<(), Failure> {
-        let mut ask = Ask {
+        let mut ask = NetworkRequest {
             runtime_config: planned.runtime_config.clone().unwrap_or_default(),
             cni_args: planned.cni_args.clone().unwrap_or_default(),
             allocated: None,
@@ -110,7 +110,7 @@ impl Plan {
             device => ask.allocated = device.as_ref().map(|device| device.id.clone()),
         }
         let refused = |error: RequestError| invalid(error.to_string()).with_details(hint(&error));
-        if config.unserved == Unserved::Refuse {
+        if config.unserved == UnservedPolicy::Refuse {
             ask.refuse_unserved(&list).map_err(refused)?;
         }
         let interface = if planned.default { Interface::Runtimes } else { Interface::Further };

@@ -6,7 +6,7 @@ mod keys;
 mod lost;
 mod matrix;
 
-use node_api::ipam::{Assign, Request};
+use node_api::ipam::{AssignRequest, Request};
 use serde_json::{Value, json};
 use testkit::Container;
 use testkit::traffic::assert_pings;
@@ -55,7 +55,7 @@ fn addresses(result: &Value) -> Vec<&str> {
 
 /// What the only ADD that the daemon received asked for.
 #[track_caller]
-fn asked(daemon: &Daemon) -> Assign {
+fn asked(daemon: &Daemon) -> AssignRequest {
     let heard = daemon.heard();
     match heard.as_slice() {
         [Request::Assign(assign)] => assign.clone(),

@@ -17,7 +17,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use cni::AttachmentKey;
-use node_api::policy::Recorded;
+use node_api::policy::AttachmentRecord;
 use serde_json::{Value, json};
 use state::Index;
 use testkit::{Container, Place, traffic};
@@ -154,7 +154,7 @@ impl<'n> Pod<'n> {
         }
     }
 
-    fn recorded(&self) -> Option<Recorded> {
+    fn recorded(&self) -> Option<AttachmentRecord> {
         let record = Index::new(&self.node.roots).get(&self.key(), "policy").found?;
         Some(serde_json::from_value(record.data).unwrap())
     }

@@ -7,11 +7,11 @@ use super::names::{self, Kind, hash};
 use crate::family::Family;
 use crate::labels::Selector;
 use crate::policy::{Action, Block, Direction, PodSet, Policy, PolicyId, Ports, Rule, Tier};
-use crate::program::{End, Line, Match, Name, Then};
+use crate::program::{End, Line, LineAction, Match, Name};
 
 /// What sets are about. Equal ones share their sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum About {
+pub(crate) enum SetSubject {
     /// The pods of at least one of these.
     Pods(Vec<PodSet>),
     /// The nodes of at least one of these.
@@ -24,20 +24,20 @@ pub(crate) enum About {
     Contested,
 }
 
-impl About {
+impl SetSubject {
     /// Returns the hash that its sets' names have.
     pub(crate) fn hash(&self, salt: &str) -> String {
         // Debug tells apart what Display does not need to.
         match self {
-            About::Pods(all) => match all.as_slice() {
+            SetSubject::Pods(all) => match all.as_slice() {
                 [pods] => hash(&format!("{salt}Pods({pods:?})")),
                 _ => hash(&format!("{salt}{self:?}")),
             },
-            About::Nodes(all) => match all.as_slice() {
+            SetSubject::Nodes(all) => match all.as_slice() {
                 [nodes] => hash(&format!("{salt}Nodes({nodes:?})")),
                 _ => hash(&format!("{salt}{self:?}")),
             },
-            About::Blocks(..) | About::Port(..) | About::Contested => {
+            SetSubject::Blocks(..) | SetSubject::Port(..) | SetSubject::Contested => {
                 hash(&format!("{salt}{self:?}"))
             }
         }
@@ -46,39 +46,39 @@ impl About {
     /// Returns the families that it has a set of.
     pub(crate) fn families(&self) -> Vec<Family> {
         match self {
-            About::Blocks(family, _) => vec![*family],
+            SetSubject::Blocks(family, _) => vec![*family],
             _ => Family::ALL.to_vec(),
         }
     }
 
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            About::Pods(_) => Kind::Pods,
-            About::Nodes(_) => Kind::Nodes,
-            About::Blocks(..) => Kind::Block,
-            About::Port(..) => Kind::Port,
-            About::Contested => Kind::Contested,
+            SetSubject::Pods(_) => Kind::Pods,
+            SetSubject::Nodes(_) => Kind::Nodes,
+            SetSubject::Blocks(..) => Kind::Block,
+            SetSubject::Port(..) => Kind::Port,
+            SetSubject::Contested => Kind::Contested,
         }
     }
 }
 
 /// What sets are about, by the hash of their names.
-pub(crate) type Abouts = BTreeMap<String, About>;
+pub(crate) type SetSubjects = BTreeMap<String, SetSubject>;
 
 /// One direction of a policy, or of the policies of a class, compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledLines {
     /// The lines of its rules.
     pub(crate) lines: Vec<Line>,
     /// The chains to which these jump.
     pub(crate) parts: BTreeMap<Name, Vec<Line>>,
     /// What the sets are about to which all of them refer.
-    pub(crate) about: Abouts,
+    pub(crate) about: SetSubjects,
     /// Whether a line leaves the tier.
     pub(crate) passes: bool,
 }
 
-impl Compiled {
+impl CompiledLines {
     /// Returns the chains that a policy has.
     ///
     /// A chain can leave itself and not the one that jumped to it. So the lines of a policy that
@@ -93,8 +93,8 @@ impl Compiled {
 }
 
 /// Compiles one direction of a policy.
-pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> Compiled {
-    let mut compiled = Compiled::default();
+pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> CompiledLines {
+    let mut compiled = CompiledLines::default();
     let main = names::policy(direction, salt, &policy.id);
     for (number, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
         let part = names::part(&main, number);
@@ -104,8 +104,8 @@ pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> Comp
 }
 
 /// Compiles what a policy says of the node of its pods.
-pub(crate) fn compile_own(policy: &Policy, direction: Direction, salt: &str) -> Compiled {
-    let mut compiled = Compiled::default();
+pub(crate) fn compile_own(policy: &Policy, direction: Direction, salt: &str) -> CompiledLines {
+    let mut compiled = CompiledLines::default();
     if direction == Direction::Ingress || !policy.decides_about_own_node() {
         return compiled;
     }
@@ -124,7 +124,7 @@ fn compile_rule(
     part: Name,
     direction: Direction,
     salt: &str,
-    compiled: &mut Compiled,
+    compiled: &mut CompiledLines,
 ) {
     let about = rule.peers.as_ref().map(|peers| merge::Peers::of(peers).about());
     let ports = rule.ports.as_ref().map(|all| all.iter().collect());
@@ -136,7 +136,7 @@ fn compile_rule(
 pub(crate) struct Lines<'a> {
     pub(crate) action: Action,
     /// The peers' sets; `None` is every peer.
-    pub(crate) about: Option<Vec<About>>,
+    pub(crate) about: Option<Vec<SetSubject>>,
     /// `None` is all traffic.
     pub(crate) ports: Option<Vec<&'a Ports>>,
 }
@@ -148,14 +148,14 @@ impl Lines<'_> {
         part: Name,
         direction: Direction,
         salt: &str,
-        compiled: &mut Compiled,
+        compiled: &mut CompiledLines,
     ) {
         let then = match self.action {
-            Action::Accept => Then::Accept,
-            Action::Deny => Then::Deny,
+            Action::Accept => LineAction::Accept,
+            Action::Deny => LineAction::Deny,
             Action::Pass => {
                 compiled.passes = true;
-                Then::Return
+                LineAction::Return
             }
         };
         let mut peers: Vec<Alternative> = Vec::new();
@@ -178,11 +178,11 @@ impl Lines<'_> {
             }
             None => ports.push(Alternative::default()),
         }
-        let line = |matches: Vec<Match>, then: &Then| Line { matches, then: then.clone() };
+        let line = |matches: Vec<Match>, then: &LineAction| Line { matches, then: then.clone() };
         let sum = peers.len() + ports.len();
         // A chain of its own cannot leave the chain that jumps there.
         if sum < peers.len() * ports.len() && self.action != Action::Pass {
-            let jump = Then::Jump(part.clone());
+            let jump = LineAction::Jump(part.clone());
             compiled.lines.extend(peers.into_iter().map(|peer| line(peer.matches, &jump)));
             let lines = ports.into_iter().map(|ports| line(ports.matches, &then)).collect();
             compiled.parts.insert(part, lines);
@@ -210,7 +210,7 @@ impl Alternative {
     }
 }
 
-fn of_peers(about: &About, hash: &str, direction: Direction) -> Vec<Alternative> {
+fn of_peers(about: &SetSubject, hash: &str, direction: Direction) -> Vec<Alternative> {
     let end = match direction {
         Direction::Ingress => End::Source,
         Direction::Egress => End::Destination,
@@ -227,7 +227,7 @@ fn of_ports(
     ports: &Ports,
     direction: Direction,
     salt: &str,
-    sets: &mut Abouts,
+    sets: &mut SetSubjects,
 ) -> Vec<Alternative> {
     let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
     match ports {
@@ -236,7 +236,7 @@ fn of_ports(
             any(Match::Ports { protocol: *protocol, first: *first, last: *last })
         }
         Ports::Named { protocol, name } => {
-            let about = About::Port(direction, name.clone());
+            let about = SetSubject::Port(direction, name.clone());
             let hash = about.hash(salt);
             sets.insert(hash.clone(), about);
             let alternative = |family| {
@@ -258,7 +258,7 @@ fn of_ports(
 /// that.
 pub(crate) fn own_class(
     hash: &str,
-    policies: &[(&Policy, &Compiled)],
+    policies: &[(&Policy, &CompiledLines)],
 ) -> BTreeMap<Name, Vec<Line>> {
     let mut chains = BTreeMap::new();
     let mut main = Vec::new();
@@ -267,7 +267,7 @@ pub(crate) fn own_class(
         let lines: Vec<Line> = of_tier.flat_map(|(_, own)| own.lines.iter().cloned()).collect();
         if !lines.is_empty() {
             let name = names::own_tier(tier, hash);
-            main.push(Line { matches: Vec::new(), then: Then::Jump(name.clone()) });
+            main.push(Line { matches: Vec::new(), then: LineAction::Jump(name.clone()) });
             chains.insert(name, lines);
         }
     }
@@ -280,11 +280,11 @@ pub(crate) fn own_class(
 
 /// The chains of a class.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct ClassChains {
     /// Its own, one for each tier of ClusterNetworkPolicies, and parts of these.
     pub(crate) chains: BTreeMap<Name, Vec<Line>>,
     /// What the sets are about to which these refer.
-    pub(crate) about: Abouts,
+    pub(crate) about: SetSubjects,
 }
 
 /// Writes a class that jumps to the chains of its policies.
@@ -295,18 +295,18 @@ pub(crate) fn class<'a>(
     salt: &str,
     hash: &str,
     policies: &[&Policy],
-    compiled: impl Fn(&PolicyId) -> Option<&'a Compiled>,
-) -> Written {
+    compiled: impl Fn(&PolicyId) -> Option<&'a CompiledLines>,
+) -> ClassChains {
     let line = |policy: &&Policy| match compiled(&policy.id) {
         Some(compiled) if compiled.passes => compiled.lines.clone(),
         _ => {
-            let then = Then::Jump(names::policy(direction, salt, &policy.id));
+            let then = LineAction::Jump(names::policy(direction, salt, &policy.id));
             vec![Line { matches: Vec::new(), then }]
         }
     };
-    of_tiers((direction, salt, hash), policies, |_, of_tier| Compiled {
+    of_tiers((direction, salt, hash), policies, |_, of_tier| CompiledLines {
         lines: of_tier.iter().flat_map(line).collect(),
-        ..Compiled::default()
+        ..CompiledLines::default()
     })
 }
 
@@ -316,7 +316,7 @@ pub(crate) fn merged_class(
     salt: &str,
     hash: &str,
     policies: &[&Policy],
-) -> Written {
+) -> ClassChains {
     of_tiers((direction, salt, hash), policies, |name, of_tier| {
         merge::compile(of_tier, name, direction, salt)
     })
@@ -327,16 +327,16 @@ pub(crate) fn merged_class(
 fn of_tiers(
     (direction, salt, hash): (Direction, &str, &str),
     policies: &[&Policy],
-    write: impl Fn(&Name, &[&Policy]) -> Compiled,
-) -> Written {
-    let mut written = Written::default();
-    let always = |then: Then| Line { matches: Vec::new(), then };
+    write: impl Fn(&Name, &[&Policy]) -> CompiledLines,
+) -> ClassChains {
+    let mut written = ClassChains::default();
+    let always = |then: LineAction| Line { matches: Vec::new(), then };
     let own = names::class(direction, hash);
-    let contested = About::Contested.hash(salt);
-    let peers = of_peers(&About::Contested, &contested, direction).into_iter();
+    let contested = SetSubject::Contested.hash(salt);
+    let peers = of_peers(&SetSubject::Contested, &contested, direction).into_iter();
     let mut main: Vec<Line> =
-        peers.map(|peer| Line { matches: peer.matches, then: Then::Deny }).collect();
-    written.about.insert(contested, About::Contested);
+        peers.map(|peer| Line { matches: peer.matches, then: LineAction::Deny }).collect();
+    written.about.insert(contested, SetSubject::Contested);
     for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
         let is_of_tier = |policy: &&Policy| policy.tier == tier;
         let of_tier: Vec<&Policy> = policies.iter().copied().filter(is_of_tier).collect();
@@ -347,17 +347,17 @@ fn of_tiers(
             Tier::Namespaced => own.clone(),
             Tier::Admin | Tier::Baseline => names::tier(direction, tier, hash),
         };
-        let Compiled { lines, parts, about, .. } = write(&name, &of_tier);
+        let CompiledLines { lines, parts, about, .. } = write(&name, &of_tier);
         written.chains.extend(parts);
         written.about.extend(about);
         if tier == Tier::Namespaced {
             main.extend(lines);
             // Nothing is asked after a NetworkPolicy.
-            main.push(always(Then::Deny));
+            main.push(always(LineAction::Deny));
             break;
         }
         if !lines.is_empty() {
-            main.push(always(Then::Jump(name.clone())));
+            main.push(always(LineAction::Jump(name.clone())));
             written.chains.insert(name, lines);
         }
     }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lines::{About, Compiled, Lines};
+use super::lines::{CompiledLines, Lines, SetSubject};
 use super::names;
 use crate::family::Family;
 use crate::labels::Selector;
@@ -62,8 +62,8 @@ pub(crate) fn compile(
     name: &Name,
     direction: Direction,
     salt: &str,
-) -> Compiled {
-    let mut compiled = Compiled::default();
+) -> CompiledLines {
+    let mut compiled = CompiledLines::default();
     let mut number = 0;
     for Run { action, everybody, groups } in runs(policies, direction) {
         let of_everybody = everybody.into_iter().map(|ports| (ports, None));
@@ -156,10 +156,10 @@ impl<'a> Peers<'a> {
     }
 
     /// Returns what the sets are about that they need.
-    pub(super) fn about(self) -> Vec<About> {
-        let pods = in_sets(self.pods).into_iter().map(About::Pods);
-        let nodes = in_sets(self.nodes).into_iter().map(About::Nodes);
-        let blocks = self.blocks.into_iter().map(|(family, all)| About::Blocks(family, all));
+    pub(super) fn about(self) -> Vec<SetSubject> {
+        let pods = in_sets(self.pods).into_iter().map(SetSubject::Pods);
+        let nodes = in_sets(self.nodes).into_iter().map(SetSubject::Nodes);
+        let blocks = self.blocks.into_iter().map(|(family, all)| SetSubject::Blocks(family, all));
         pods.chain(nodes).chain(blocks).collect()
     }
 }

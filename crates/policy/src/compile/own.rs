@@ -15,16 +15,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::lines::{self, Compiled};
+use super::lines::{self, CompiledLines};
 use super::sets::changed;
-use super::{Class, Compiler, Leads, class_hash, names};
+use super::{ChainTarget, Class, Compiler, class_hash, names};
 use crate::family::Family;
 use crate::policy::{Direction, Policy, PolicyId};
-use crate::program::{Element, End, Line, Match, Name, OWN_NODE, Set, Step, Then};
+use crate::program::{Element, End, Line, LineAction, Match, Name, OWN_NODE, Set, Step};
 
 /// What there is about this node.
 #[derive(Debug, Default)]
-struct Own {
+struct NodeRules {
     chains: BTreeMap<Name, Vec<Line>>,
     sets: BTreeMap<Name, BTreeSet<IpAddr>>,
 }
@@ -32,7 +32,7 @@ struct Own {
 impl Compiler {
     /// Writes what there is about this node, as its pods and their policies are now.
     pub(super) fn write_own_node(&mut self) {
-        let Own { chains, sets } = self.own_node();
+        let NodeRules { chains, sets } = self.own_node();
         for (name, now) in &sets {
             match self.program.sets.get(name) {
                 Some(Set::Addresses(there)) => {
@@ -60,12 +60,12 @@ impl Compiler {
         }
     }
 
-    fn own_node(&self) -> Own {
-        let mut own = Own::default();
+    fn own_node(&self) -> NodeRules {
+        let mut own = NodeRules::default();
         let used =
             self.policies.iter().filter(|((direction, _), _)| *direction == Direction::Egress);
         let say = used.filter_map(|((_, id), policy)| Some((id, policy.own.as_ref()?)));
-        let deciding: BTreeMap<&PolicyId, &Compiled> =
+        let deciding: BTreeMap<&PolicyId, &CompiledLines> =
             say.filter(|(_, own)| !own.lines.is_empty()).collect();
         let Some(node) = self.world.node(&self.node).filter(|_| !deciding.is_empty()) else {
             return own;
@@ -75,7 +75,8 @@ impl Compiler {
         for (class, pods) in &classes {
             let hash = class_hash(&self.salt, class);
             let policy = |id| Some((self.world.policy(id)?, *deciding.get(id)?));
-            let mut policies: Vec<(&Policy, &Compiled)> = class.iter().filter_map(policy).collect();
+            let mut policies: Vec<(&Policy, &CompiledLines)> =
+                class.iter().filter_map(policy).collect();
             policies.sort_by_key(|(policy, _)| policy.order());
             own.chains.extend(lines::own_class(&hash, &policies));
             for family in Family::ALL {
@@ -86,7 +87,7 @@ impl Compiler {
                         is(End::Source, from.clone()),
                         is(End::Destination, names::own_addresses(family)),
                     ],
-                    then: Then::Jump(names::own_class(&hash)),
+                    then: LineAction::Jump(names::own_class(&hash)),
                 });
                 own.sets.insert(from, of_family(pods, family));
             }
@@ -103,11 +104,13 @@ impl Compiler {
     /// Returns the addresses of this node's pods by the policies that decide about the node.
     fn own_classes(
         &self,
-        deciding: &BTreeMap<&PolicyId, &Compiled>,
+        deciding: &BTreeMap<&PolicyId, &CompiledLines>,
     ) -> BTreeMap<Class, BTreeSet<IpAddr>> {
         let mut classes: BTreeMap<Class, BTreeSet<IpAddr>> = BTreeMap::new();
         for ((direction, address), leads) in &self.leads {
-            let (Direction::Egress, Leads::Class(class)) = (direction, leads) else { continue };
+            let (Direction::Egress, ChainTarget::Class(class)) = (direction, leads) else {
+                continue;
+            };
             let own = class.iter().filter(|id| deciding.contains_key(id)).cloned();
             let own: Vec<PolicyId> = own.collect();
             if !own.is_empty() {

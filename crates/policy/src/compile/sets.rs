@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::lines::About;
+use super::lines::SetSubject;
 use super::names::{self, Kind};
 use super::{Compiler, Hash, SetUse};
 use crate::family::Family;
@@ -15,7 +15,7 @@ use crate::program::{Element, Name, Set, Step};
 
 impl Compiler {
     /// Takes a set into use, whose name has this hash.
-    pub(super) fn use_set(&mut self, hash: &str, about: &About) {
+    pub(super) fn use_set(&mut self, hash: &str, about: &SetSubject) {
         if let Some(set) = self.sets.get_mut(hash) {
             set.users += 1;
             return;
@@ -23,21 +23,21 @@ impl Compiler {
         let hash: Hash = Arc::from(hash);
         self.sets.insert(hash.clone(), SetUse { users: 1, about: about.clone() });
         let addresses = match about {
-            About::Pods(selectors) => self.pods_in(&hash, selectors),
-            About::Nodes(selectors) => {
+            SetSubject::Pods(selectors) => self.pods_in(&hash, selectors),
+            SetSubject::Nodes(selectors) => {
                 let is_in = |node: &&Node| any_matches(selectors, node);
                 let nodes = self.world.nodes().filter(is_in);
                 nodes.flat_map(|node| node.addresses.iter().copied()).collect()
             }
-            About::Blocks(family, blocks) => {
+            SetSubject::Blocks(family, blocks) => {
                 let name = names::set(Kind::Block, *family, &hash);
                 self.emit(Step::AddSet { name, set: Set::Intervals(intervals(*family, blocks)) });
                 return;
             }
-            About::Port(direction, name) => {
+            SetSubject::Port(direction, name) => {
                 return self.add_port_sets(&hash, *direction, name);
             }
-            About::Contested => self.world.contested().collect(),
+            SetSubject::Contested => self.world.contested().collect(),
         };
         for family in Family::ALL {
             let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
@@ -102,12 +102,12 @@ impl Compiler {
         for family in about.families() {
             let name = names::set(about.kind(), family, &hash);
             match (&about, self.program.sets.get(&name)) {
-                (About::Pods(_), Some(Set::Addresses(all))) => {
+                (SetSubject::Pods(_), Some(Set::Addresses(all))) => {
                     for address in all {
                         remove_from(&mut self.member_of, address, |there| *there == hash);
                     }
                 }
-                (About::Port(..), Some(Set::Ports(all))) => {
+                (SetSubject::Port(..), Some(Set::Ports(all))) => {
                     for (address, ..) in all {
                         remove_from(&mut self.ports_of, address, |(there, ..)| *there == hash);
                     }
@@ -117,15 +117,15 @@ impl Compiler {
             self.emit(Step::RemoveSet { name });
         }
         match about {
-            About::Pods(selectors) => {
+            SetSubject::Pods(selectors) => {
                 for (number, pods) in selectors.iter().enumerate() {
                     self.pod_sets.remove(pods, &(hash.clone(), number));
                 }
             }
-            About::Port(direction, name) => {
+            SetSubject::Port(direction, name) => {
                 self.port_sets.remove(&(direction, name));
             }
-            About::Nodes(_) | About::Blocks(..) | About::Contested => {}
+            SetSubject::Nodes(_) | SetSubject::Blocks(..) | SetSubject::Contested => {}
         }
     }
 
@@ -139,7 +139,8 @@ impl Compiler {
                     continue;
                 }
                 self.work += 1;
-                let Some(SetUse { about: About::Pods(selectors), .. }) = self.sets.get(hash) else {
+                let Some(SetUse { about: SetSubject::Pods(selectors), .. }) = self.sets.get(hash)
+                else {
                     continue;
                 };
                 if selectors.get(*number).is_some_and(|set| self.world.is_in(pod, set)) {
@@ -187,7 +188,7 @@ impl Compiler {
 
     /// Does the same for the set of addresses that several pods claim.
     pub(super) fn move_in_contested(&mut self, address: IpAddr) {
-        let hash = About::Contested.hash(&self.salt);
+        let hash = SetSubject::Contested.hash(&self.salt);
         let set = names::set(Kind::Contested, Family::of(address), &hash);
         let Some(Set::Addresses(all)) = self.program.sets.get(&set) else { return };
         let comes = self.world.is_contested(address);
@@ -200,7 +201,7 @@ impl Compiler {
     pub(super) fn move_in_nodes(&mut self, address: IpAddr) {
         let mut moves = Vec::new();
         for (hash, SetUse { about, .. }) in &self.sets {
-            let About::Nodes(selectors) = about else { continue };
+            let SetSubject::Nodes(selectors) = about else { continue };
             let mut nodes = self.world.nodes_at(address);
             let is_in = nodes.any(|node| any_matches(selectors, node));
             let set = names::set(Kind::Nodes, Family::of(address), hash);

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use crate::evaluate::{peer_matches, port_matches};
 use crate::family::Family;
-use crate::labels::{Labels, Must, NAMESPACE_NAME, Requirement, Selector};
+use crate::labels::{Labels, NAMESPACE_NAME, Operator, Requirement, Selector};
 use crate::object::{Pod, is_stand_in};
 use crate::policy::{
     Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Traffic,
 };
 
-use super::{Asked, list};
+use super::{Question, list};
 
 /// What a rule lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ const HALF: u8 = 2;
 /// Nothing of it is met.
 const FAR: u8 = 3;
 
-impl Asked<'_> {
+impl Question<'_> {
     /// Says of each peer of a rule why it is not the other end; nothing if one is.
     pub(super) fn missing_peers(
         &self,
@@ -186,7 +186,7 @@ impl Asked<'_> {
             let mut labels = places.iter().flat_map(|place| self.world.labels_of(place));
             labels.any(|labels| requirement.is_met(labels))
         };
-        let is_asked = |requirement: &&Requirement| matches!(requirement.must, Must::In(_));
+        let is_asked = |requirement: &&Requirement| matches!(requirement.must, Operator::In(_));
         let mut asked = set.pods.requirements().iter().filter(is_asked);
         match (asked.find(|requirement| !is_met(requirement)), &set.namespaces) {
             (None, _) => String::new(),
@@ -202,12 +202,12 @@ impl Asked<'_> {
         };
         let mut unmet =
             selector.requirements().iter().filter(|requirement| match &requirement.must {
-                Must::In(_) => !is_met(requirement),
+                Operator::In(_) => !is_met(requirement),
                 _ => false,
             });
         let Some(requirement) = unmet.next() else { return String::new() };
         let is_name = match &requirement.must {
-            Must::In(values) => requirement.key != NAMESPACE_NAME && values.contains(name),
+            Operator::In(values) => requirement.key != NAMESPACE_NAME && values.contains(name),
             _ => false,
         };
         if is_name {
@@ -302,8 +302,8 @@ fn unmet(name: &str, labels: &Labels, selector: &Selector) -> String {
     let describe = |requirement: &Requirement| {
         let key = &requirement.key;
         match (labels.get(key), &requirement.must) {
-            (Some(value), Must::In(_)) => format!("has {key}={value} and not {requirement}"),
-            (Some(value), Must::NotIn(_)) => format!("has {key}={value}"),
+            (Some(value), Operator::In(_)) => format!("has {key}={value} and not {requirement}"),
+            (Some(value), Operator::NotIn(_)) => format!("has {key}={value}"),
             (Some(_), _) => format!("has a label {key}"),
             (None, _) => format!("has no label {key}"),
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use netwright_policy::evaluate::{Decision, Side};
 use netwright_policy::interpret::{Packet, hook, passes, reaches_node};
-use netwright_policy::program::{Set, Then};
+use netwright_policy::program::{LineAction, Set};
 use netwright_policy::{
     Change, Compiler, Direction, Family, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
     compile, explain, verdict,
@@ -347,7 +347,7 @@ fn faults_of_a_program_are_found_and_reduced() {
     let faults: [(&str, Damage); 5] = [
         ("a denial is forgotten", |program| {
             for lines in program.chains.values_mut() {
-                lines.retain(|line| line.then != Then::Deny);
+                lines.retain(|line| line.then != LineAction::Deny);
             }
         }),
         ("an address of a set is forgotten", |program| {
@@ -375,8 +375,8 @@ fn faults_of_a_program_are_found_and_reduced() {
         }),
         ("a pass is taken for an accept", |program| {
             for line in program.chains.values_mut().flatten() {
-                if line.then == Then::Return {
-                    line.then = Then::Accept;
+                if line.then == LineAction::Return {
+                    line.then = LineAction::Accept;
                 }
             }
         }),

@@ -4,7 +4,7 @@
 use expect_test::{Expect, expect};
 use netwright_policy::policy::Policy;
 use netwright_policy::{
-    Compiler, Namespace, Node, Pod, Refused, World, cluster_policy, compile, multi_policy,
+    Compiler, Namespace, Node, Pod, Refusal, World, cluster_policy, compile, multi_policy,
     network_policy,
 };
 use serde_json::{Value, json};
@@ -411,7 +411,7 @@ fn cluster_policies_whose_subject_is_not_readable_select_nobody() {
 
 #[test]
 fn objects_whose_place_is_not_readable_are_passed_over() {
-    fn text<T: std::fmt::Debug>(read: Result<T, Refused>) -> String {
+    fn text<T: std::fmt::Debug>(read: Result<T, Refusal>) -> String {
         format!("{}\n", read.unwrap_err())
     }
     let long = format!("{{\"metadata\": \"{}\"}}", "x".repeat(5 << 20));

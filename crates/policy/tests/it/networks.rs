@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use netwright_policy::interpret::{Packet, passes_between};
 use netwright_policy::multi_policy::{self, MultiPolicy};
-use netwright_policy::networks::{Attachment, OnNetwork};
+use netwright_policy::networks::{Attachment, NetworkInterface};
 use netwright_policy::object::{Namespace, Uid};
 use netwright_policy::program::{Link, OPEN, unknown};
 use netwright_policy::{
@@ -37,22 +37,22 @@ const TRAFFIC: [Traffic; 4] = [
 
 /// An object of a network that is added, changed or removed.
 #[derive(Debug, Clone)]
-enum Happens {
+enum TestEvent {
     Namespace(String, Option<Namespace>),
     Pod(usize, Uid, Option<Pod>),
     Policy(PolicyId, Option<MultiPolicy>),
 }
 
-/// The present objects.
+/// What there is of all networks.
 #[derive(Debug, Default)]
-struct There {
+struct PresentObjects {
     namespaces: BTreeMap<String, Namespace>,
     pods: BTreeMap<Uid, (usize, Pod)>,
     policies: BTreeMap<PolicyId, MultiPolicy>,
 }
 
-impl There {
-    fn take(&mut self, happens: Happens) {
+impl PresentObjects {
+    fn take(&mut self, happens: TestEvent) {
         fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
             match value {
                 Some(value) => map.insert(key, value),
@@ -60,11 +60,11 @@ impl There {
             };
         }
         match happens {
-            Happens::Namespace(name, namespace) => put(&mut self.namespaces, name, namespace),
-            Happens::Pod(network, uid, pod) => {
+            TestEvent::Namespace(name, namespace) => put(&mut self.namespaces, name, namespace),
+            TestEvent::Pod(network, uid, pod) => {
                 put(&mut self.pods, uid, pod.map(|pod| (network, pod)));
             }
-            Happens::Policy(id, policy) => put(&mut self.policies, id, policy),
+            TestEvent::Policy(id, policy) => put(&mut self.policies, id, policy),
         }
     }
 
@@ -102,20 +102,20 @@ fn attachment(network: usize, pod: &Pod) -> Option<Attachment> {
     })
 }
 
-fn says(network: usize, pod: &Pod) -> Vec<OnNetwork> {
+fn says(network: usize, pod: &Pod) -> Vec<NetworkInterface> {
     let (network, interface) = (NETWORKS[network].0.to_owned(), "net1".to_owned());
-    vec![OnNetwork { network, interface, addresses: pod.addresses.clone() }]
+    vec![NetworkInterface { network, interface, addresses: pod.addresses.clone() }]
 }
 
 /// Passes a change to the networks. The order of objects that belong together differs.
-fn tell(networks: &mut Networks, happens: &Happens, own: &World, turn: bool) -> Vec<Step> {
+fn tell(networks: &mut Networks, happens: &TestEvent, own: &World, turn: bool) -> Vec<Step> {
     match happens {
-        Happens::Namespace(name, _) => networks.namespace(name, own),
-        Happens::Policy(id, policy) => {
+        TestEvent::Namespace(name, _) => networks.namespace(name, own),
+        TestEvent::Policy(id, policy) => {
             networks.policy(id, policy.clone(), own);
             networks.settle()
         }
-        Happens::Pod(network, uid, pod) => {
+        TestEvent::Pod(network, uid, pod) => {
             let known = pod.clone().map(|pod| (pod.clone(), says(*network, &pod)));
             let here = pod.as_ref().and_then(|pod| attachment(*network, pod));
             let mut steps = Vec::new();
@@ -130,7 +130,7 @@ fn tell(networks: &mut Networks, happens: &Happens, own: &World, turn: bool) -> 
 }
 
 /// Turns two clusters into two networks of one cluster.
-fn cases(chance: &mut Chance) -> (Vec<Happens>, Vec<Happens>) {
+fn cases(chance: &mut Chance) -> (Vec<TestEvent>, Vec<TestEvent>) {
     let (mut first, mut then) = (Vec::new(), Vec::new());
     for network in 0..NETWORKS.len() {
         let Case { objects, changes, .. } = Case::random(chance);
@@ -140,19 +140,19 @@ fn cases(chance: &mut Chance) -> (Vec<Happens>, Vec<Happens>) {
     (first, then)
 }
 
-fn happens(network: usize, change: Change) -> Option<Happens> {
+fn happens(network: usize, change: Change) -> Option<TestEvent> {
     Some(match change {
         Change::Namespace(name, namespace) => {
             // The annotation of 2016 applies to the pods' own network.
             let plain = |namespace| Namespace { default_deny: false, ..namespace };
-            Happens::Namespace(name, namespace.map(plain))
+            TestEvent::Namespace(name, namespace.map(plain))
         }
         Change::Pod(uid, new) => {
             let uid = Uid::from(format!("{uid} {network}"));
             if new.as_ref().is_some_and(|pod| pod.host_network) {
                 return None;
             }
-            Happens::Pod(network, uid.clone(), new.map(|pod| Pod { uid, ..pod }))
+            TestEvent::Pod(network, uid.clone(), new.map(|pod| Pod { uid, ..pod }))
         }
         Change::Policy(PolicyId::Network { namespace, name }, new) => {
             let id = PolicyId::MultiNetwork { namespace, name: format!("{name}-{network}") };
@@ -161,7 +161,7 @@ fn happens(network: usize, change: Change) -> Option<Happens> {
                 everywhere: false,
                 policy: netwright_policy::Policy { id: id.clone(), ..policy },
             });
-            Happens::Policy(id, new)
+            TestEvent::Policy(id, new)
         }
         Change::Policy(..) | Change::Node(..) => return None,
     })
@@ -174,7 +174,7 @@ fn whole(networks: &Networks) -> Program {
 }
 
 /// Compares packets at this node with the evaluator's verdicts for the ends on this node.
-fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), String> {
+fn compare(there: &PresentObjects, program: &Program, denied: &mut usize) -> Result<(), String> {
     for (network, (name, interface)) in NETWORKS.iter().enumerate() {
         let world = there.reference(network);
         let mut ends: BTreeSet<IpAddr> = ["198.51.100.1", "2001:db8:ff::1"].map(ip).into();
@@ -221,8 +221,8 @@ fn compare(there: &There, program: &Program, denied: &mut usize) -> Result<(), S
     Ok(())
 }
 
-fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), String> {
-    let (mut there, mut networks) = (There::default(), Networks::new(NODE));
+fn check(first: &[TestEvent], then: &[TestEvent], denied: &mut usize) -> Result<(), String> {
+    let (mut there, mut networks) = (PresentObjects::default(), Networks::new(NODE));
     // Hears of policies, and settles later.
     let mut late = Networks::new(NODE);
     let mut program = Program::empty();
@@ -237,7 +237,7 @@ fn check(first: &[Happens], then: &[Happens], denied: &mut usize) -> Result<(), 
             return Err(format!("{happens:?}: the steps lead to another program"));
         }
         match happens {
-            Happens::Policy(id, policy) => late.policy(id, policy.clone(), &own),
+            TestEvent::Policy(id, policy) => late.policy(id, policy.clone(), &own),
             other => drop(tell(&mut late, other, &own, number % 2 == 0)),
         }
         let again = tell(&mut networks, happens, &own, false);
@@ -389,7 +389,7 @@ fn an_address_is_closed_as_long_as_other_nodes_take_it_for_another_pods() {
         let pods = networks.world("shop/a").unwrap().claimants(ip("172.16.0.2"));
         pods.iter().map(|pod| pod.full_name()).collect()
     };
-    let tell = |networks: &mut Networks, pod: &Pod, says: Vec<OnNetwork>| {
+    let tell = |networks: &mut Networks, pod: &Pod, says: Vec<NetworkInterface>| {
         networks.pod(&pod.uid, Some((pod.clone(), says)), &own);
         networks.is_closed(&db)
     };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use expect_test::{Expect, expect};
 use netwright_policy::policy::{Block, intervals};
-use netwright_policy::program::{Element, Line, Set, Then};
+use netwright_policy::program::{Element, Line, LineAction, Set};
 use netwright_policy::{Change, Compiler, Direction, PolicyId, Program, Step, World, compile};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -411,7 +411,7 @@ fn steps_that_make_no_sense_are_refused() {
     .assert_eq(&texts.concat());
     program.chains.insert(
         "c".to_owned(),
-        vec![Line { matches: Vec::new(), then: Then::Jump("d".to_owned()) }],
+        vec![Line { matches: Vec::new(), then: LineAction::Jump("d".to_owned()) }],
     );
     assert!(program.check().is_err());
 }

@@ -14,7 +14,7 @@ use crate::reader;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Whole<'a> {
+struct Document<'a> {
     version: u32,
     #[serde(borrow)]
     underlay: Vec<&'a str>,
@@ -22,14 +22,14 @@ struct Whole<'a> {
     #[serde(borrow)]
     zone: Option<&'a str>,
     #[serde(borrow)]
-    offers: Offered<'a>,
+    offers: OfferFields<'a>,
     #[serde(borrow, default)]
     kept: Vec<&'a str>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Offered<'a> {
+struct OfferFields<'a> {
     native: Option<Nothing>,
     direct: Option<Nothing>,
     #[serde(borrow)]
@@ -57,7 +57,7 @@ pub(super) fn read(text: &str) -> Option<Annotation> {
     if LONGEST < text.len() {
         return None;
     }
-    let whole: Whole<'_> = serde_json::from_str(text).ok()?;
+    let whole: Document<'_> = serde_json::from_str(text).ok()?;
     // serde would read a list in the place of an object.
     let lists = 1 + usize::from(!whole.kept.is_empty());
     if whole.version != VERSION

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 
 use super::tell::few;
-use super::{Block, Blocks, Judged, Known, Touched};
+use super::{Block, BlockVerdict, Blocks, EventScope, KnownBlock};
 use crate::cluster::News;
-use crate::refused::{Cause, Refused};
+use crate::refused::{Cause, Refusal};
 use crate::settings::Settings;
 
 impl Blocks {
@@ -15,7 +15,7 @@ impl Blocks {
     /// them. Returns the holders of all that this may change.
     pub(super) fn judge(
         &mut self,
-        touched: &Touched,
+        touched: &EventScope,
         settings: &Settings,
         news: &mut Vec<News>,
     ) -> BTreeSet<String> {
@@ -33,7 +33,7 @@ impl Blocks {
             if known.judged == judged {
                 continue;
             }
-            if let Judged::Refused(refused) = &judged {
+            if let BlockVerdict::Refused(refused) = &judged {
                 refusals.push((known.holder.node.clone(), refused.to_string()));
             }
             known.judged = judged;
@@ -44,19 +44,19 @@ impl Blocks {
     }
 
     /// Finds whether a block can be used; `None` if there is no such block.
-    fn judge_one(&self, block: &Block, settings: &Settings) -> Option<Judged> {
+    fn judge_one(&self, block: &Block, settings: &Settings) -> Option<BlockVerdict> {
         let known = self.all.get(block)?;
         let refused = |cause| {
             let what = if block.kept { "address" } else { "block" };
             let key = format!("{what} {block} of space {}", block.space);
-            Judged::Refused(Box::new(Refused::new(&known.holder.node, key, cause)))
+            BlockVerdict::Refused(Box::new(Refusal::new(&known.holder.node, key, cause)))
         };
         if !settings.is_of_space(block.prefix) {
             let ranges: Vec<String> =
                 settings.space_ranges.iter().map(ToString::to_string).collect();
             return Some(refused(Cause::OutsideSpaces { ranges: ranges.join(", ") }));
         }
-        let rank = |block: &Block, known: &Known| {
+        let rank = |block: &Block, known: &KnownBlock| {
             (known.until.is_some(), block.prefix.prefix_len(), block.clone())
         };
         let own = rank(block, known);
@@ -72,16 +72,16 @@ impl Blocks {
                     }));
                 }
             } else if block.kept {
-                is_covered |= theirs.judged == Judged::Used && of_same_node;
+                is_covered |= theirs.judged == BlockVerdict::Used && of_same_node;
             } else {
                 is_covered |= other.prefix == block.prefix && !of_same_node;
             }
         }
-        Some(if is_covered { Judged::Covered } else { Judged::Used })
+        Some(if is_covered { BlockVerdict::Covered } else { BlockVerdict::Used })
     }
 
     /// Returns the blocks that have addresses in common with a prefix.
-    fn overlapping(&self, prefix: IpNet) -> impl Iterator<Item = (&Block, &Known)> {
+    fn overlapping(&self, prefix: IpNet) -> impl Iterator<Item = (&Block, &KnownBlock)> {
         let last = prefix.broadcast();
         let inside = self.all.range(first_of(prefix)..);
         let inside = inside.take_while(move |(block, _)| block.prefix.addr() <= last);
@@ -89,7 +89,7 @@ impl Blocks {
     }
 
     /// Returns the blocks that a prefix is a part of, or all of, the largest first.
-    pub(super) fn containing(&self, prefix: IpNet) -> impl Iterator<Item = (&Block, &Known)> {
+    pub(super) fn containing(&self, prefix: IpNet) -> impl Iterator<Item = (&Block, &KnownBlock)> {
         let lengths = self.lengths.range(..=prefix.prefix_len()).map(|(length, _)| *length);
         let larger = lengths.filter_map(move |length| IpNet::new(prefix.addr(), length).ok());
         larger.flat_map(|larger| {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{Block, Blocks, Known, Whose};
+use super::{Block, Blocks, HolderNode, KnownBlock};
 use crate::cluster::News;
 
 impl Blocks {
     /// Says once of each holder that the source does not know a node of this name.
     pub(crate) fn tell_strangers(&mut self) -> Vec<News> {
-        let strangers = self.of.get(&Whose::Nobody);
+        let strangers = self.of.get(&HolderNode::Nobody);
         self.told.retain(|name| strangers.is_some_and(|strangers| strangers.contains(name)));
         let new = strangers.into_iter().flatten().filter(|name| !self.told.contains(*name));
         let new: Vec<String> = new.cloned().collect();
@@ -42,10 +42,10 @@ impl Blocks {
                  {until}, or until `netwright routes accept`"
             ));
         }
-        let refused = self.all.values().filter_map(Known::refused);
+        let refused = self.all.values().filter_map(KnownBlock::refused);
         warnings.extend(first_of_many(refused.map(ToString::to_string)));
         if nodes_are_known {
-            let strangers = self.of.get(&Whose::Nobody).into_iter().flatten();
+            let strangers = self.of.get(&HolderNode::Nobody).into_iter().flatten();
             warnings.extend(first_of_many(strangers.map(|name| self.stranger(name))));
         }
         warnings

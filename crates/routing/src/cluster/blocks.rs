@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::tell::tell_own;
 use super::{Cluster, Outcome, Peer, Work};
-use crate::blocks::{Block, Event, Whose};
+use crate::blocks::{Block, Event, HolderNode};
 use crate::node::Node;
 use crate::time::Time;
 
@@ -69,14 +69,14 @@ impl Cluster {
                 None => self.blocks.set_whose(holder, is.clone()),
             };
             for whose in was.into_iter().chain([is]) {
-                if let Whose::Peer(name) = whose {
+                if let HolderNode::Peer(name) = whose {
                     peers.insert(name);
                 }
             }
         }
         for name in peers {
             let Some(used) = self.peers.get(&name).and_then(Peer::used_shared) else { continue };
-            let blocks = self.blocks.of(&Whose::Peer(name.clone()));
+            let blocks = self.blocks.of(&HolderNode::Peer(name.clone()));
             if used.blocks == blocks {
                 continue;
             }
@@ -85,7 +85,7 @@ impl Cluster {
                 peer.used = Some(Arc::new(Node { blocks, ..(*used).clone() }));
             }
         }
-        let own = self.blocks.of(&Whose::Own);
+        let own = self.blocks.of(&HolderNode::Own);
         if own != self.own.node.blocks {
             work.news.extend(tell_own(&self.own.node.blocks, &own));
             Arc::make_mut(&mut self.own).node.blocks = own;
@@ -94,19 +94,19 @@ impl Cluster {
     }
 
     /// Finds which node a holder is: this one or a peer, by its name, or else by its addresses.
-    fn whose(&self, holder: &str) -> Whose {
+    fn whose(&self, holder: &str) -> HolderNode {
         if holder == self.own.node.name {
-            return Whose::Own;
+            return HolderNode::Own;
         }
         if self.peers.contains_key(holder) {
-            return Whose::Peer(holder.to_owned());
+            return HolderNode::Peer(holder.to_owned());
         }
         let is_own = |address: &IpAddr| self.own.node.underlay.iter().any(|own| own == *address);
         if self.blocks.addresses(holder).any(|address| is_own(&address)) {
-            return Whose::Own;
+            return HolderNode::Own;
         }
         let mut addresses = self.blocks.addresses(holder);
         let found = addresses.find_map(|address| self.claims.of_underlay(address));
-        found.map_or(Whose::Nobody, |name| Whose::Peer(name.to_owned()))
+        found.map_or(HolderNode::Nobody, |name| HolderNode::Peer(name.to_owned()))
     }
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Age, Cluster, Held, Peer, Unusable, Work};
-use crate::claims::{ClaimedPrefix, Taken};
+use super::{Age, Cluster, HoldReason, Peer, RecordFault, Work};
+use crate::claims::{ClaimConflict, ClaimedPrefix};
 use crate::family::Family;
 use crate::node::{Node, Vxlan};
 use crate::reader::overlap;
-use crate::refused::{Cause, Refused};
+use crate::refused::{Cause, Refusal};
 use crate::settings::Source;
 
 /// How often each peer is judged at most before whoever is older has everything, also what others
@@ -24,7 +24,7 @@ use crate::settings::Source;
 const OFTEN: usize = 16;
 
 /// What the peers that are judged were used with before, if they were.
-struct Before {
+struct FormerUse {
     used: BTreeMap<String, Option<Arc<Node>>>,
     /// Peers still to be judged until age alone counts.
     left: usize,
@@ -36,7 +36,7 @@ impl Cluster {
         let mut queue: BTreeSet<Age> = BTreeSet::new();
         let mut freed = work.freed;
         let often = (touched.len() + self.contested.len() + 1).saturating_mul(OFTEN);
-        let mut before = Before { used: BTreeMap::new(), left: often };
+        let mut before = FormerUse { used: BTreeMap::new(), left: often };
         for name in touched {
             let Some(age) = self.age(&name) else { continue };
             let peer = self.peers.get_mut(&name).expect("it has an age");
@@ -184,19 +184,19 @@ impl Cluster {
     fn age(&self, name: &str) -> Option<Age> {
         let peer = self.peers.get(name)?;
         // One that says nothing of itself may be another machine by now, with the same name.
-        let is_starting = matches!(peer.unreadable.as_deref(), Some(Unusable::Incomplete(_)));
-        let only_kept =
-            is_starting || matches!(peer.held, Some(Held::Brake { .. } | Held::Restored));
+        let is_starting = matches!(peer.unreadable.as_deref(), Some(RecordFault::Incomplete(_)));
+        let only_kept = is_starting
+            || matches!(peer.held, Some(HoldReason::Brake { .. } | HoldReason::Restored));
         let created = peer.record.as_ref().and_then(|record| record.created);
         Some((only_kept, created.unwrap_or(peer.first_seen), name.to_owned()))
     }
 
     /// Finds what in a record cannot be true because of what this node is, or because of its
     /// settings.
-    fn against_own(&self, node: &Node) -> Result<(), Refused> {
+    fn against_own(&self, node: &Node) -> Result<(), Refusal> {
         let (settings, own) = (&self.settings, &self.own.node);
         let keys = settings.keys(node.dialect);
-        let refused = |key: String, cause| Err(Refused::new(&node.name, key, cause));
+        let refused = |key: String, cause| Err(Refusal::new(&node.name, key, cause));
         for prefix in node.prefixes.iter().copied() {
             let family = Family::of_prefix(prefix);
             if !settings.cluster_ranges.iter().any(|range| range.contains(&prefix)) {
@@ -258,12 +258,12 @@ impl Cluster {
     }
 
     /// Reports whether another peer keeps what a peer wants too.
-    fn keeps(&self, taken: &Taken, node: &Node, age: &Age, before: &Before) -> bool {
+    fn keeps(&self, taken: &ClaimConflict, node: &Node, age: &Age, before: &FormerUse) -> bool {
         if taken.earlier_prefix().is_some() {
             return false;
         }
         let Some(theirs) = self.age(taken.whose()) else { return false };
-        let is_assigned = matches!(taken, Taken::Prefix { .. });
+        let is_assigned = matches!(taken, ClaimConflict::Prefix { .. });
         if is_assigned || theirs.0 != age.0 || before.left == 0 {
             return theirs < *age;
         }
@@ -284,8 +284,8 @@ impl Cluster {
         &mut self,
         node: &Node,
         age: &Age,
-        before: &Before,
-    ) -> Result<Vec<Taken>, Refused> {
+        before: &FormerUse,
+    ) -> Result<Vec<ClaimConflict>, Refusal> {
         let mut taken = self.claims.taken(node);
         if self.settings.allow_overlap {
             taken.extend(self.claims.crossed(node));
@@ -296,49 +296,49 @@ impl Cluster {
         let peer = kept.whose().to_string();
         let since = self.peers.get(&peer).map_or(age.1, |peer| peer.first_seen);
         let (key, cause) = match kept {
-            Taken::Prefix { prefix, theirs } => {
+            ClaimConflict::Prefix { prefix, theirs } => {
                 let (prefix, theirs) = (*prefix, theirs.prefix);
                 (keys.prefixes(), Cause::OverlapsPeer { prefix, theirs, peer, since })
             }
-            Taken::Address { address, .. } => {
+            ClaimConflict::Address { address, .. } => {
                 let address = *address;
                 let key = keys.underlay(Family::of(address));
                 (key, Cause::AddressOfPeer { address, peer, since })
             }
-            Taken::Mac { mac, .. } => {
+            ClaimConflict::Mac { mac, .. } => {
                 let vxlan = node.offers.vxlan;
                 let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
                 let key = keys.mac(if is_v6 { Family::V6 } else { Family::V4 });
                 (key, Cause::MacOfPeer { mac: *mac, peer, since })
             }
-            Taken::Inside { address, theirs } => {
+            ClaimConflict::Inside { address, theirs } => {
                 let (address, theirs) = (*address, theirs.prefix);
                 let key = keys.underlay(Family::of(address));
                 (key, Cause::InsidePeer { address, theirs, peer, since })
             }
-            Taken::Has { prefix, address, .. } => {
+            ClaimConflict::Has { prefix, address, .. } => {
                 let (prefix, address) = (*prefix, *address);
                 (keys.prefixes(), Cause::HasAddressOfPeer { prefix, address, peer, since })
             }
         };
         self.contested.insert(node.name.clone());
-        Err(Refused::new(&node.name, key, cause))
+        Err(Refusal::new(&node.name, key, cause))
     }
 }
 
-impl Taken {
+impl ClaimConflict {
     /// Reports whether a node has its part in it: the value itself, or the prefix or the address of
     /// which one is in the other.
     fn is_of(&self, node: &Node) -> bool {
         let has_address = |address: &IpAddr| node.underlay.iter().any(|of| of == *address);
         match self {
-            Taken::Prefix { .. } => false,
-            Taken::Address { address, .. } => has_address(address),
-            Taken::Mac { mac, .. } => {
+            ClaimConflict::Prefix { .. } => false,
+            ClaimConflict::Address { address, .. } => has_address(address),
+            ClaimConflict::Mac { mac, .. } => {
                 node.offers.vxlan.iter().flat_map(Vxlan::macs).any(|of| of == *mac)
             }
-            Taken::Inside { address, theirs: ClaimedPrefix { prefix, .. } }
-            | Taken::Has { prefix, address, .. } => {
+            ClaimConflict::Inside { address, theirs: ClaimedPrefix { prefix, .. } }
+            | ClaimConflict::Has { prefix, address, .. } => {
                 has_address(address) || node.prefixes.contains(prefix)
             }
         }

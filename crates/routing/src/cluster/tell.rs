@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use super::{Held, MANY, News, Peer, Unusable};
+use super::{HoldReason, MANY, News, Peer, RecordFault};
 use crate::blocks::Block;
 use crate::node::Node;
-use crate::refused::Refused;
+use crate::refused::Refusal;
 
 /// What a peer was before an event, as far as the log has it.
 #[derive(Default, PartialEq)]
-pub(super) struct Before {
+pub(super) struct FormerPeer {
     pub(super) used: Option<Arc<Node>>,
-    refused: Option<Box<Refused>>,
-    unreadable: Option<Box<Unusable>>,
-    faults: Vec<Refused>,
-    held: Option<Held>,
+    refused: Option<Box<Refusal>>,
+    unreadable: Option<Box<RecordFault>>,
+    faults: Vec<Refusal>,
+    held: Option<HoldReason>,
 }
 
-impl Before {
+impl FormerPeer {
     pub(super) fn of(peer: Option<&Peer>) -> Self {
-        let Some(peer) = peer else { return Before::default() };
-        Before {
+        let Some(peer) = peer else { return FormerPeer::default() };
+        FormerPeer {
             used: peer.used.clone(),
             refused: peer.refused.clone(),
             unreadable: peer.unreadable.clone(),
@@ -75,17 +75,17 @@ pub(super) fn tell_own(was: &[Block], is: &[Block]) -> Option<News> {
 
 /// What the log says of an event. If it changes many peers, one line stands for everything that is
 /// not a warning, and none of that is put into words.
-pub(super) struct Telling {
+pub(super) struct NewsDraft {
     news: Vec<News>,
     /// How many sentences there are about single peers, without warnings.
     of_peers: usize,
 }
 
-impl Telling {
+impl NewsDraft {
     /// Creates one with what else the log says.
     pub(super) fn new(news: Vec<News>) -> Self {
         let of_peers = news.iter().filter(|news| is_of_peer(news)).count();
-        Telling { news, of_peers }
+        NewsDraft { news, of_peers }
     }
 
     /// Returns all that the log says.
@@ -110,7 +110,13 @@ impl Telling {
     }
 
     /// Says what became of a peer.
-    pub(super) fn tell(&mut self, name: &str, before: &Before, after: &Before, is_there: bool) {
+    pub(super) fn tell(
+        &mut self,
+        name: &str,
+        before: &FormerPeer,
+        after: &FormerPeer,
+        is_there: bool,
+    ) {
         let list = |node: &Node| {
             let prefixes = node.prefixes.iter().chain(&node.kept).map(ToString::to_string);
             prefixes.collect::<Vec<_>>().join(", ")
@@ -133,7 +139,7 @@ impl Telling {
         }
         if before.unreadable != after.unreadable {
             match after.unreadable.as_deref() {
-                Some(Unusable::Refused(refused)) => {
+                Some(RecordFault::Refused(refused)) => {
                     let kept =
                         if after.used.is_some() { "; its last readable record counts" } else { "" };
                     self.warn(name, format!("{refused}{kept}"));

@@ -10,8 +10,8 @@ use crate::family::Family;
 use crate::kubernetes::{NodeFields, has_address};
 use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
-use crate::reader::{self, At, address_of};
-use crate::refused::{Cause, Refused};
+use crate::reader::{self, KeyedValue, address_of};
+use crate::refused::{Cause, Refusal};
 use crate::settings::{Backend, FlannelSettings, Settings};
 
 /// What annotations of flanneld begin with by default.
@@ -22,20 +22,20 @@ const MANAGED: &str = "kube-subnet-manager";
 const BACKEND_TYPE: &str = "backend-type";
 
 /// The annotations of a family.
-struct OfFamily {
+struct FamilyKeys {
     data: &'static str,
     public_ip: &'static str,
     overwrite: &'static str,
 }
 
-fn of_family(family: Family) -> OfFamily {
+fn of_family(family: Family) -> FamilyKeys {
     match family {
-        Family::V4 => OfFamily {
+        Family::V4 => FamilyKeys {
             data: "backend-data",
             public_ip: "public-ip",
             overwrite: "public-ip-overwrite",
         },
-        Family::V6 => OfFamily {
+        Family::V6 => FamilyKeys {
             data: "backend-v6-data",
             public_ip: "public-ipv6",
             overwrite: "public-ipv6-overwrite",
@@ -45,7 +45,7 @@ fn of_family(family: Family) -> OfFamily {
 
 /// Reports whether an annotation, without its prefix, is read here.
 pub(crate) fn is_read(name: &str) -> bool {
-    let of = |keys: OfFamily| [keys.data, keys.public_ip, keys.overwrite].contains(&name);
+    let of = |keys: FamilyKeys| [keys.data, keys.public_ip, keys.overwrite].contains(&name);
     [MANAGED, BACKEND_TYPE].contains(&name) || Family::ALL.into_iter().any(|one| of(of_family(one)))
 }
 
@@ -116,7 +116,7 @@ pub fn public_ip(fields: &NodeFields, flannel: &FlannelSettings, family: Family)
 pub fn mac(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<MacAddr> {
     let text = fields.annotations.get(&format!("{}{}", flannel.prefix, of_family(family).data))?;
     let json = reader::json(text.as_bytes(), super::LONGEST).ok()?;
-    At::root(&json).like_go().get("VtepMAC").ok()??.mac().ok()
+    KeyedValue::root(&json).like_go().get("VtepMAC").ok()??.mac().ok()
 }
 
 /// Reads the annotations of a Node; `None` if flanneld does not manage it.
@@ -130,12 +130,12 @@ pub(crate) fn read(
     prefixes: Vec<IpNet>,
     flannel: &FlannelSettings,
     settings: &Settings,
-    faults: &mut Vec<Refused>,
-) -> Option<Result<Node, Refused>> {
+    faults: &mut Vec<Refusal>,
+) -> Option<Result<Node, Refusal>> {
     let get = |name: &str| fields.annotations.get(&format!("{}{name}", flannel.prefix));
     get(MANAGED).filter(|managed| managed.as_str() == "true")?;
     let refused =
-        |name: &str, cause| Refused::new(&fields.name, format!("{}{name}", flannel.prefix), cause);
+        |name: &str, cause| Refusal::new(&fields.name, format!("{}{name}", flannel.prefix), cause);
     let backend = match get(BACKEND_TYPE).map(String::as_str) {
         Some(name) => match Backend::of_name(name) {
             Some(backend) => backend,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::family::{Family, PerFamily};
-use crate::reader::{self, At, Fault};
+use crate::reader::{self, Fault, KeyedValue};
 use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings, Tunnels, VNI, VXLAN_PORT};
 
@@ -40,7 +40,7 @@ struct Window {
 
 /// The prefixes of a family that nodes lease from etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leased {
+pub struct LeaseRange {
     /// The length of each.
     pub length: u8,
     /// The first one's address.
@@ -49,7 +49,7 @@ pub struct Leased {
     pub last: IpAddr,
 }
 
-impl Leased {
+impl LeaseRange {
     /// Returns how many addresses each has.
     pub(super) fn size(self) -> u128 {
         let bits = if self.first.is_ipv4() { 32 } else { 128 };
@@ -102,7 +102,7 @@ impl Config {
         if !json.is_object() {
             return Err((whole(), Cause::not_a(text, "an object")));
         }
-        let root = At::root(&json).like_go();
+        let root = KeyedValue::root(&json).like_go();
         let v4 = family_of(&root, Family::V4)?;
         let v6 = family_of(&root, Family::V6)?;
         let networks = PerFamily { v4: v4.0, v6: v6.0 };
@@ -159,7 +159,7 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong, after its key.
-    pub fn windows(&self) -> Result<PerFamily<Option<Leased>>, (String, Cause)> {
+    pub fn windows(&self) -> Result<PerFamily<Option<LeaseRange>>, (String, Cause)> {
         let v4 = self.leased(Family::V4)?;
         if v4.is_none() {
             let why = "keys of leases in etcd begin with an IPv4 prefix, and there are none";
@@ -173,7 +173,7 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong, after its key.
-    pub fn leased(&self, family: Family) -> Result<Option<Leased>, (String, Cause)> {
+    pub fn leased(&self, family: Family) -> Result<Option<LeaseRange>, (String, Cause)> {
         let Some(network) = *self.networks.get(family) else { return Ok(None) };
         let (keys, window) = (keys(family), self.windows.get(family));
         let bits = network.max_prefix_len();
@@ -212,12 +212,12 @@ impl Config {
         let first = place(keys.first, window.first, number(network.network()) + size)?;
         let last = place(keys.last, window.last, end - (size - 1))?;
         let address = |number| address_of(number, family);
-        Ok(Some(Leased { length, first: address(first), last: address(last) }))
+        Ok(Some(LeaseRange { length, first: address(first), last: address(last) }))
     }
 }
 
 /// Reads what concerns a family: its network, and the window of leases.
-fn family_of(root: &At<'_>, family: Family) -> Result<(Option<IpNet>, Window), Fault> {
+fn family_of(root: &KeyedValue<'_>, family: Family) -> Result<(Option<IpNet>, Window), Fault> {
     let keys = keys(family);
     let enabled = root.get(keys.enable)?.map(|flag| flag.flag()).transpose()?;
     if !enabled.unwrap_or(family == Family::V4) {

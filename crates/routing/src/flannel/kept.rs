@@ -19,7 +19,7 @@ const LONGEST: usize = 8 * config::LONGEST;
 /// Why a document was not read. Nothing of it counts: the server will send the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the copy of flanneld's configuration on the disk cannot be used: {0}")]
-pub struct Damaged(pub String);
+pub struct DamagedConfig(pub String);
 
 /// Writes a configuration.
 #[must_use]
@@ -33,10 +33,10 @@ pub fn write(configuration: &str) -> String {
 /// If anything at all is wrong, nothing is taken. Before there were versions and sums, the file was
 /// the configuration itself: that is refused too, since it has no sum that shows whether it is
 /// whole.
-pub fn read(document: &[u8]) -> Result<String, Damaged> {
+pub fn read(document: &[u8]) -> Result<String, DamagedConfig> {
     sealed::read(document, VERSION, LONGEST).map_err(|why| {
         let text = std::str::from_utf8(document).unwrap_or_default();
         let is_plain = config::Config::read(text).is_ok();
-        Damaged(if is_plain { "it has no sum".to_owned() } else { why })
+        DamagedConfig(if is_plain { "it has no sum".to_owned() } else { why })
     })
 }

@@ -6,12 +6,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{Families, LONGEST};
-use crate::cluster::{Seen, Unusable};
+use crate::cluster::{NodeRecord, RecordFault};
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
-use crate::reader::{self, At, address_of, prefix};
-use crate::refused::{Cause, Refused, printable};
+use crate::reader::{self, KeyedValue, address_of, prefix};
+use crate::refused::{Cause, Refusal, printable};
 use crate::settings::{Backend, FlannelSettings, Settings};
 
 /// Returns the key of a node's lease, below the prefix's `subnets/`; `None` without an IPv4 prefix,
@@ -61,7 +61,7 @@ pub fn name(key: &str) -> String {
 #[must_use]
 pub fn address(value: &[u8]) -> Option<IpAddr> {
     let json = reader::json(value, LONGEST).ok()?;
-    cni::text::parse_ip(At::root(&json).like_go().get("PublicIP").ok()??.text().ok()?)
+    cni::text::parse_ip(KeyedValue::root(&json).like_go().get("PublicIP").ok()??.text().ok()?)
 }
 
 /// Returns the hardware address of a node's tunnel over a family, as its lease says.
@@ -72,17 +72,17 @@ pub fn mac(value: &[u8], family: Family) -> Option<MacAddr> {
         Family::V4 => "BackendData",
         Family::V6 => "BackendV6Data",
     };
-    At::root(&json).like_go().get(key).ok()??.get("VtepMAC").ok()??.mac().ok()
+    KeyedValue::root(&json).like_go().get(key).ok()??.get("VtepMAC").ok()??.mac().ok()
 }
 
 /// Reads a lease: the last part of its key, and its value.
 ///
 /// A lease names no node: the key is the name.
 #[must_use]
-pub fn read(key: &str, value: &[u8], flannel: &FlannelSettings, settings: &Settings) -> Seen {
+pub fn read(key: &str, value: &[u8], flannel: &FlannelSettings, settings: &Settings) -> NodeRecord {
     let mut faults = Vec::new();
-    let node = read_lease(key, value, flannel, settings, &mut faults).map_err(Unusable::Refused);
-    Seen { name: name(key), node, faults }
+    let node = read_lease(key, value, flannel, settings, &mut faults).map_err(RecordFault::Refused);
+    NodeRecord { name: name(key), node, faults }
 }
 
 fn read_lease(
@@ -90,12 +90,12 @@ fn read_lease(
     value: &[u8],
     flannel: &FlannelSettings,
     settings: &Settings,
-    faults: &mut Vec<Refused>,
-) -> Result<Node, Refused> {
-    let refused = |field: &str, cause| Refused::new(key, field, cause);
+    faults: &mut Vec<Refusal>,
+) -> Result<Node, Refusal> {
+    let refused = |field: &str, cause| Refusal::new(key, field, cause);
     let prefixes = prefixes(key).map_err(|cause| refused("key", cause))?;
     let json = reader::json(value, LONGEST).map_err(|cause| refused("value", cause))?;
-    let lease = At::root(&json).like_go();
+    let lease = KeyedValue::root(&json).like_go();
     let of_lease = |(path, cause): (String, Cause)| {
         refused(if path.is_empty() { "value" } else { &path }, cause)
     };

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::config::{Leased, address_of, number};
+use super::config::{LeaseRange, address_of, number};
 use super::lease;
-use crate::cluster::Seen;
+use crate::cluster::NodeRecord;
 use crate::family::{Family, PerFamily};
 use crate::reader::overlap;
 use crate::settings::Settings;
@@ -21,7 +21,7 @@ use crate::time::Time;
 const DRAWN_FROM: usize = 100;
 
 /// Which prefixes nodes lease, for each family that has a network.
-pub type Windows = PerFamily<Option<Leased>>;
+pub type Windows = PerFamily<Option<LeaseRange>>;
 
 /// A lease as etcd has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,15 +42,15 @@ pub struct Lease {
 /// There is no room for another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("no {family} prefix of length {} is free from {} to {}", leased.length, leased.first, leased.last)]
-pub struct NoneFree {
+pub struct NoFreePrefix {
     /// The family.
     pub family: Family,
     /// The prefixes that there are.
-    pub leased: Leased,
+    pub leased: LeaseRange,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownLease {
     lease: Lease,
     /// The prefixes of its key; none if that cannot be read.
     prefixes: Vec<IpNet>,
@@ -58,11 +58,11 @@ struct Known {
     address: Option<IpAddr>,
 }
 
-impl Known {
+impl KnownLease {
     fn new(lease: Lease) -> Self {
         let prefixes = lease::prefixes(&lease.key).unwrap_or_default();
         let address = lease::address(&lease.value);
-        Known { lease, prefixes, address }
+        KnownLease { lease, prefixes, address }
     }
 
     fn is_of(&self, address: IpAddr) -> bool {
@@ -73,14 +73,14 @@ impl Known {
 /// All leases there are.
 #[derive(Debug, Default)]
 pub struct Leases {
-    all: BTreeMap<String, Known>,
+    all: BTreeMap<String, KnownLease>,
     revision: u64,
 }
 
 impl Leases {
     /// Takes a complete list, and etcd's revision at which it was so.
     pub fn list(&mut self, all: Vec<Lease>, revision: u64) {
-        let known = all.into_iter().map(|lease| (lease.key.clone(), Known::new(lease)));
+        let known = all.into_iter().map(|lease| (lease.key.clone(), KnownLease::new(lease)));
         self.all = known.collect();
         self.revision = revision;
     }
@@ -88,7 +88,7 @@ impl Leases {
     /// Takes a lease that is new, or has changed.
     pub fn put(&mut self, lease: Lease) {
         self.revision = self.revision.max(lease.modified);
-        self.all.insert(lease.key.clone(), Known::new(lease));
+        self.all.insert(lease.key.clone(), KnownLease::new(lease));
     }
 
     /// Takes that a lease was deleted, or has expired, at a revision.
@@ -122,7 +122,7 @@ impl Leases {
 
     /// Returns the node of a lease.
     #[must_use]
-    pub fn seen(&self, key: &str, settings: &Settings) -> Option<Seen> {
+    pub fn seen(&self, key: &str, settings: &Settings) -> Option<NodeRecord> {
         let (lease, of_flannel) = (self.get(key)?, settings.flannel.as_ref()?);
         let mut seen = lease::read(key, &lease.value, of_flannel, settings);
         if let Ok(node) = &mut seen.node {
@@ -135,7 +135,7 @@ impl Leases {
 
     /// Returns the nodes of all leases but this node's.
     #[must_use]
-    pub fn others(&self, own: Option<&str>, settings: &Settings) -> Vec<Seen> {
+    pub fn others(&self, own: Option<&str>, settings: &Settings) -> Vec<NodeRecord> {
         let others = self.all.keys().filter(|key| own != Some(key.as_str()));
         others.filter_map(|key| self.seen(key, settings)).collect()
     }
@@ -156,13 +156,13 @@ impl Leases {
         before: &[IpNet],
         windows: &Windows,
     ) -> Option<&Lease> {
-        let is_own = |known: &&Known| known.is_of(address) && fit(&known.prefixes, windows);
+        let is_own = |known: &&KnownLease| known.is_of(address) && fit(&known.prefixes, windows);
         let owns = || self.all.values().filter(is_own);
         let found = owns()
             .find(|known| known.prefixes == before)
             .or_else(|| owns().find(|known| known.lease.grant.is_none()))
             .or_else(|| owns().next());
-        let is_held = |known: &&Known| {
+        let is_held = |known: &&KnownLease| {
             let value = &known.lease.value;
             (held.is_some_and(|held| held.value == *value) || written.contains(value))
                 && fit(&known.prefixes, windows)
@@ -174,7 +174,7 @@ impl Leases {
     /// Returns leases that have this node's address and are no longer of the cluster's prefixes:
     /// flanneld deletes them. A lease that a person has reserved stays.
     pub fn outdated(&self, address: IpAddr, windows: &Windows) -> impl Iterator<Item = &Lease> {
-        let is_outdated = move |known: &&Known| {
+        let is_outdated = move |known: &&KnownLease| {
             known.is_of(address)
                 && known.lease.grant.is_some()
                 && !known.prefixes.is_empty()
@@ -185,7 +185,7 @@ impl Leases {
 
     /// Returns leases that have this node's address, but those that a person has reserved.
     pub fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &Lease> {
-        let is_own = move |known: &&Known| known.is_of(address) && known.lease.grant.is_some();
+        let is_own = move |known: &&KnownLease| known.is_of(address) && known.lease.grant.is_some();
         self.all.values().filter(is_own).map(|known| &known.lease)
     }
 
@@ -199,7 +199,7 @@ impl Leases {
         before: impl IntoIterator<Item = &'a [IpNet]>,
         windows: &Windows,
         random: u64,
-    ) -> Result<Vec<IpNet>, NoneFree> {
+    ) -> Result<Vec<IpNet>, NoFreePrefix> {
         let is_free = |prefix: &IpNet| !self.prefixes().any(|taken| overlap(taken, *prefix));
         let may_have = |prefixes: &&[IpNet]| fit(prefixes, windows) && prefixes.iter().all(is_free);
         if let Some(prefixes) = before.into_iter().find(may_have) {
@@ -211,7 +211,7 @@ impl Leases {
             let Some(leased) = *leased else { continue };
             let free = self.free(family, leased);
             let count = u64::try_from(free.len()).unwrap_or(u64::MAX);
-            let drawn = random.checked_rem(count).ok_or(NoneFree { family, leased })?;
+            let drawn = random.checked_rem(count).ok_or(NoFreePrefix { family, leased })?;
             random /= count;
             chosen.extend(usize::try_from(drawn).ok().and_then(|drawn| free.get(drawn)));
         }
@@ -219,7 +219,7 @@ impl Leases {
     }
 
     /// Returns the first prefixes of a family that are free.
-    fn free(&self, family: Family, leased: Leased) -> Vec<IpNet> {
+    fn free(&self, family: Family, leased: LeaseRange) -> Vec<IpNet> {
         let of_family = self.prefixes().filter(|prefix| Family::of_prefix(*prefix) == family);
         let mut taken: Vec<(u128, u128)> = of_family
             .map(|prefix| (number(prefix.network()), number(prefix.broadcast())))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::{Answer, PeerPlan, Phase, Probe, Routing, Target};
-use crate::condition::{self, Condition, Health, NotProgrammed};
+use crate::condition::{self, Condition, Health, ProgrammingFault};
 use crate::family::Family;
 use crate::flannel::subnet_env::SubnetEnv;
 use crate::node::Node;
@@ -79,11 +79,11 @@ impl Routing {
         let failure = own.iter().find_map(|key| self.failures.get(key));
         let is_there = |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));
         let programmed = if let Some(failure) = failure {
-            Err(NotProgrammed::Failed(failure.error.clone()))
+            Err(ProgrammingFault::Failed(failure.error.clone()))
         } else if self.waiting.is_none() && self.looked && own.iter().all(is_there) {
             Ok(())
         } else {
-            Err(NotProgrammed::NotYet)
+            Err(ProgrammingFault::NotYet)
         };
         let has_path = |plan: &&PeerPlan| {
             let mut families = plan.families.iter().filter_map(|(_, plan)| plan.as_ref());

@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::object::{Key, METRIC, Set, Value};
 use crate::path::{self, Choice, Hop, Path, Reachability, Way};
 use crate::plan::{self, Change, ForeignRoute, Objects};
-use crate::settings::{LinkName, Own, Source};
+use crate::settings::{LinkName, OwnNode, Source};
 use crate::wanted::{self, Reach};
 
 /// The way to an address that has not been looked up.
@@ -201,7 +201,7 @@ impl Routing {
     /// of it.
     fn path_mtu(
         &self,
-        own: &Own,
+        own: &OwnNode,
         node: &Node,
         family: Family,
         path: Path,

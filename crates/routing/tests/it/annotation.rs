@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use netwright_routing::annotation::{self, Annotation};
-use netwright_routing::cluster::Unusable;
+use netwright_routing::cluster::RecordFault;
 use netwright_routing::kubernetes::{self, NodeFields};
 use netwright_routing::node::{Offers, Underlay};
 
@@ -48,7 +48,7 @@ fn a_node_that_is_just_starting_is_incomplete() {
     let starting = NodeFields { name: "b".to_owned(), ..NodeFields::default() };
     let why =
         |fields: &NodeFields, settings: &Settings| match kubernetes::read(fields, settings).node {
-            Err(Unusable::Incomplete(why)) => why,
+            Err(RecordFault::Incomplete(why)) => why,
             other => panic!("{other:?}"),
         };
     assert_eq!(why(&starting, &settings()), "spec.podCIDRs is empty");

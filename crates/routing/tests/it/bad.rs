@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use expect_test::expect;
 use netwright_routing::annotation;
-use netwright_routing::cluster::{Cluster, Event, Seen};
+use netwright_routing::cluster::{Cluster, Event, NodeRecord};
 use netwright_routing::file;
 use netwright_routing::flannel::config::Config;
 use netwright_routing::flannel::lease;
@@ -21,7 +21,7 @@ use crate::support::{
 
 /// Returns the sentences about a peer `x` beside two good peers, and asserts that nothing of these
 /// changes.
-fn refused(settings: &Settings, seen_node: Seen) -> String {
+fn refused(settings: &Settings, seen_node: NodeRecord) -> String {
     let mut cluster = Cluster::new(Arc::new(settings.clone()), own(settings));
     cluster.apply(Event::Listed(seen(&[node("b", 2), node("c", 3)])), NOW);
     let before: Vec<Node> = cluster.used().map(|(_, node)| node.clone()).collect();
@@ -157,7 +157,7 @@ fn what_a_node_says_and_is_not_its_own() {
     let with = |change: &dyn Fn(&mut Node)| {
         let mut node = node("x", 7);
         change(&mut node);
-        Seen::whole(node)
+        NodeRecord::whole(node)
     };
     let prefix = |text: &str| {
         let prefix = net(text);
@@ -236,7 +236,8 @@ fn a_prefix_that_has_this_nodes_address() {
     let mut settings = settings();
     settings.cluster_ranges.extend([net("192.0.2.0/24"), net("2001:db8::/32")]);
     settings.allow_overlap = true;
-    let with = |prefix: &str| Seen::whole(Node { prefixes: vec![net(prefix)], ..node("x", 7) });
+    let with =
+        |prefix: &str| NodeRecord::whole(Node { prefixes: vec![net(prefix)], ..node("x", 7) });
     let bad = ["192.0.2.0/30", "2001:db8::/126"].map(|prefix| refused(&settings, with(prefix)));
     expect![[r#"
         node x: refused: spec.podCIDRs: 192.0.2.0/30 has this node's address 192.0.2.1 in it
@@ -272,7 +273,7 @@ fn loops() {
         let mut node = node("x", 7);
         node.prefixes = vec![net(prefix)];
         node.underlay.set(ip(address));
-        text.push_str(&refused(&settings, Seen::whole(node)));
+        text.push_str(&refused(&settings, NodeRecord::whole(node)));
     }
     // What other sources call it.
     let of_file = Settings { source: Source::File, ..settings.clone() };

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use expect_test::expect;
-use netwright_routing::blocks::{Event, Holder, Records, Shown};
-use netwright_routing::cluster::{self, Cluster, Outcome, Seen};
+use netwright_routing::blocks::{BlockState, Event, Holder, Records};
+use netwright_routing::cluster::{self, Cluster, NodeRecord, Outcome};
 use netwright_routing::document;
 use netwright_routing::object::{Key, PROTOCOL_OWN, Value};
 use netwright_routing::plan::Change;
@@ -32,16 +32,16 @@ fn block(prefix: &str) -> Block {
 }
 
 /// A block that a node holds.
-fn held(prefix: &str, node: &str) -> (Block, Shown) {
-    (block(prefix), Shown::By(Holder { node: node.to_owned(), addresses: Vec::new() }))
+fn held(prefix: &str, node: &str) -> (Block, BlockState) {
+    (block(prefix), BlockState::By(Holder { node: node.to_owned(), addresses: Vec::new() }))
 }
 
-fn free(prefix: &str) -> (Block, Shown) {
-    (block(prefix), Shown::Nobody)
+fn free(prefix: &str) -> (Block, BlockState) {
+    (block(prefix), BlockState::Nobody)
 }
 
 /// An address that a pod on a node keeps.
-fn kept(address: &str, node: &str) -> (Block, Shown) {
+fn kept(address: &str, node: &str) -> (Block, BlockState) {
     let (block, shown) = held(address, node);
     (Block { kept: true, ..block }, shown)
 }
@@ -50,18 +50,18 @@ fn records(kept: bool) -> Records {
     Records { space: SPACE.to_owned(), kept }
 }
 
-fn listed(all: &[(Block, Shown)]) -> Event {
+fn listed(all: &[(Block, BlockState)]) -> Event {
     Event::Listed(records(false), all.to_vec())
 }
 
-fn changed(all: &[(Block, Shown)]) -> Event {
+fn changed(all: &[(Block, BlockState)]) -> Event {
     Event::Changed(all.to_vec())
 }
 
 fn take(machine: &mut Machine, event: Event) -> String {
     let todo = machine.routing.blocks(event, NOW);
     let news = todo.news.iter().map(|news| format!("{}\n", news.text)).collect();
-    machine.obey(todo);
+    machine.carry_out(todo);
     news
 }
 
@@ -124,12 +124,12 @@ fn a_block_goes_with_its_node_and_comes_with_it() {
     // Another node with the same name has it, at another address.
     let mut again = node("b", 7);
     again.prefixes = node("b", 2).prefixes;
-    machine.event(cluster::Event::Changed(Seen::whole(again)));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(again)));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(7));
     // A change of the node does not change its blocks.
     let mut other = node("b", 8);
     other.prefixes = node("b", 2).prefixes;
-    machine.event(cluster::Event::Changed(Seen::whole(other)));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(other)));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(8));
     machine.assert_right();
 }
@@ -158,7 +158,7 @@ fn blocks_of_this_node_are_announced_and_taken_from_peers() {
     );
     let todo = machine.routing.blocks(changed(&[held("10.60.0.64/26", "b")]), NOW);
     assert!(todo.document_changed);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert!(!announced(&machine, "10.60.0.64/26"));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(2));
     machine.assert_right();
@@ -190,7 +190,7 @@ fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
     machine.list(&[node("10.244.2.0-24", 2), node("10.244.3.0-24", 3)]);
     let at = |prefix: &str, name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|address| ip(address)).collect();
-        (block(prefix), Shown::By(Holder { node: name.to_owned(), addresses }))
+        (block(prefix), BlockState::By(Holder { node: name.to_owned(), addresses }))
     };
     let v6 = "2001:db8::3";
     take(
@@ -207,12 +207,12 @@ fn a_holder_without_a_peer_of_its_name_is_found_by_its_address() {
     // The node gets another address: first its lease has it, then its blocks.
     let mut moved = node("10.244.2.0-24", 2);
     moved.underlay.set(ip("192.0.2.22"));
-    machine.event(cluster::Event::Changed(Seen::whole(moved)));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(moved)));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), None);
     take(&mut machine, changed(&[at("10.60.0.0/26", "worker-2", &["192.0.2.22"])]));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), direct(22));
     // A name takes precedence over an address.
-    machine.event(cluster::Event::Changed(Seen::whole(node("worker-3", 4))));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(node("worker-3", 4))));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(4));
     machine.event(cluster::Event::Deleted("worker-3".to_owned()));
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(3));
@@ -236,7 +236,7 @@ fn a_holder_that_the_source_does_not_know_is_told_once_and_not_routed() {
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), None);
     assert_eq!(machine.routing.table().warnings, [stranger]);
     assert_eq!(take(&mut machine, changed(&[held("10.60.0.0/26", "x")])), "");
-    machine.event(cluster::Event::Changed(Seen::whole(node("x", 9))));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(node("x", 9))));
     assert_eq!(machine.kernel.end(net("10.60.0.0/26")), direct(9));
     assert_eq!(machine.routing.table().warnings, [""; 0]);
     // If there are many, the first are shown.
@@ -279,7 +279,7 @@ fn what_is_outside_or_overlaps_is_refused_and_nothing_else() {
     machine.assert_right();
     // If a record cannot be read, its block stays where it was, whether a list or a change brings
     // the record.
-    let spoilt = (block("10.60.0.128/26"), Shown::Unreadable("it is no block".to_owned()));
+    let spoilt = (block("10.60.0.128/26"), BlockState::Unreadable("it is no block".to_owned()));
     let all = [spoilt, held("10.60.0.64/27", "c")];
     for event in [changed(&all[..1]), listed(&all)] {
         let told = take(&mut machine, event);
@@ -320,7 +320,7 @@ fn blocks_stay_while_their_records_are_away_or_suddenly_few() {
     assert_eq!(machine.kernel.end(net("10.60.6.0/26")), direct(3));
     machine.assert_right();
     let todo = machine.routing.tick(at(600));
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.kernel.end(net("10.60.6.0/26")), None);
     assert_eq!(machine.routing.due(), None);
     machine.assert_right();
@@ -328,7 +328,7 @@ fn blocks_stay_while_their_records_are_away_or_suddenly_few() {
     take(&mut machine, listed(&[]));
     assert_eq!(machine.kernel.end(net("10.60.4.0/26")), direct(2));
     let todo = machine.routing.accept(NOW);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.kernel.end(net("10.60.4.0/26")), None);
     machine.assert_right();
 }
@@ -349,7 +349,7 @@ fn the_disk_has_blocks_too() {
     let text = before.routing.document();
     let mut machine = Machine::start(spaces(), |_| on_link());
     let todo = machine.routing.restore(document::read(text.as_bytes()).unwrap(), NOW);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.kernel.end(net("10.60.0.64/26")), direct(2));
     assert_eq!(machine.routing.cluster().own().node.blocks, [block("10.60.1.0/26")]);
     assert_eq!(machine.kernel.objects, before.kernel.objects);
@@ -364,7 +364,7 @@ fn the_disk_has_blocks_too() {
     // A space that is no longer routed is forgotten.
     let mut without = Machine::start_with(settings(), |_| on_link(), before.kernel.clone());
     let todo = without.routing.restore(document::read(text.as_bytes()).unwrap(), NOW);
-    without.obey(todo);
+    without.carry_out(todo);
     without.list(&[node("b", 2), node("c", 3)]);
     assert_eq!(without.kernel.end(net("10.60.0.64/26")), None);
     without.assert_right();
@@ -420,7 +420,7 @@ fn an_address_that_a_pod_keeps_is_where_the_pod_is() {
     take(&mut machine, changed(&[held("10.60.1.0/26", "c")]));
     assert_eq!(machine.kernel.end(net("10.60.1.9/32")), None);
     assert_eq!(machine.kernel.end(net("10.60.1.0/26")), direct(3));
-    take(&mut machine, changed(&[(kept("10.60.0.70/32", "a").0, Shown::Nobody)]));
+    take(&mut machine, changed(&[(kept("10.60.0.70/32", "a").0, BlockState::Nobody)]));
     assert_eq!(machine.routing.explain(ip("10.60.0.70")).peer.as_deref(), Some("b"));
     machine.assert_right();
     // Blocks with one address: the node that keeps the address takes precedence over the holder of
@@ -461,7 +461,7 @@ fn a_peers_address_in_a_range_of_a_space_is_refused() {
     let mut machine = machine();
     let mut inside = node("x", 9);
     inside.underlay.set(ip("10.60.0.9"));
-    machine.event(cluster::Event::Changed(Seen::whole(inside)));
+    machine.event(cluster::Event::Changed(NodeRecord::whole(inside)));
     let row = machine.routing.table().rows.into_iter().find(|row| row.peer == "x").unwrap();
     let state = format!("{:?}", row.state);
     assert!(state.contains("10.60.0.9 is in the cluster's range 10.60.0.0/16"), "{state}");
@@ -499,7 +499,7 @@ fn used(cluster: &Cluster) -> Vec<(String, Vec<Block>)> {
 
 /// One event, about nodes or about records.
 #[derive(Debug, Clone)]
-enum Happens {
+enum TestEvent {
     Node(u8, bool),
     Block(usize, Option<u8>, bool),
 }
@@ -522,11 +522,11 @@ fn numbered(place: usize) -> Block {
     Block { kept, ..block(prefix) }
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn happens() -> impl Strategy<Value = TestEvent> {
     prop_oneof![
-        (2..6_u8, any::<bool>()).prop_map(|(node, there)| Happens::Node(node, there)),
+        (2..6_u8, any::<bool>()).prop_map(|(node, there)| TestEvent::Node(node, there)),
         (0..PREFIXES.len(), proptest::option::of(1..8_u8), any::<bool>())
-            .prop_map(|(block, holder, by_name)| Happens::Block(block, holder, by_name)),
+            .prop_map(|(block, holder, by_name)| TestEvent::Block(block, holder, by_name)),
     ]
 }
 
@@ -539,15 +539,15 @@ fn holder(n: u8, by_name: bool) -> Holder {
     }
 }
 
-fn apply(cluster: &mut Cluster, what: &Happens) -> Outcome {
+fn apply(cluster: &mut Cluster, what: &TestEvent) -> Outcome {
     match what {
-        Happens::Node(n, true) => {
+        TestEvent::Node(n, true) => {
             let node = node(&format!("n{n}"), (*n).into());
-            cluster.apply(cluster::Event::Changed(Seen::whole(node)), NOW)
+            cluster.apply(cluster::Event::Changed(NodeRecord::whole(node)), NOW)
         }
-        Happens::Node(n, false) => cluster.apply(cluster::Event::Deleted(format!("n{n}")), NOW),
-        Happens::Block(place, of, by_name) => {
-            let shown = of.map_or(Shown::Nobody, |n| Shown::By(holder(n, *by_name)));
+        TestEvent::Node(n, false) => cluster.apply(cluster::Event::Deleted(format!("n{n}")), NOW),
+        TestEvent::Block(place, of, by_name) => {
+            let shown = of.map_or(BlockState::Nobody, |n| BlockState::By(holder(n, *by_name)));
             cluster.apply_blocks(changed(&[(numbered(*place), shown)]), NOW)
         }
     }
@@ -577,16 +577,16 @@ proptest! {
                 prop_assert!(same || told, "{name} after {what:?}");
             }
             match what {
-                Happens::Node(n, there) => nodes[usize::from(*n)] = *there,
-                Happens::Block(place, of, by_name) => blocks[*place] = of.map(|of| (of, *by_name)),
+                TestEvent::Node(n, there) => nodes[usize::from(*n)] = *there,
+                TestEvent::Block(place, of, by_name) => blocks[*place] = of.map(|of| (of, *by_name)),
             }
         }
         let mut fresh = start();
         let there = (0..6_u8).filter(|n| nodes[usize::from(*n)]);
         let there: Vec<Node> = there.map(|n| node(&format!("n{n}"), n.into())).collect();
-        let records: Vec<(Block, Shown)> = blocks.iter().enumerate().filter_map(|(place, of)| {
+        let records: Vec<(Block, BlockState)> = blocks.iter().enumerate().filter_map(|(place, of)| {
             let (n, by_name) = (*of)?;
-            Some((numbered(place), Shown::By(holder(n, by_name))))
+            Some((numbered(place), BlockState::By(holder(n, by_name))))
         }).collect();
         fresh.apply_blocks(changed(&records), NOW);
         fresh.apply(cluster::Event::Listed(seen(&there)), NOW);

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use expect_test::expect;
-use netwright_routing::cluster::{Cluster, Event, Held, Outcome, Seen, Unusable};
+use netwright_routing::cluster::{Cluster, Event, HoldReason, NodeRecord, Outcome, RecordFault};
 use netwright_routing::refused::Cause;
-use netwright_routing::{Node, Refused, Time};
+use netwright_routing::{Node, Refusal, Time};
 use proptest::prelude::*;
 
 use crate::support::{NOW, at, cases, ip, net, node, own, seen, settings, v4_node};
@@ -74,12 +74,12 @@ fn each_change_is_told_once() {
     told += &news(&list(&mut cluster, &[node("b", 2), node("c", 3)], NOW));
     let mut moved = node("c", 3);
     moved.underlay.v4 = Some("192.0.2.33".parse().unwrap());
-    told += &news(&cluster.apply(Event::Changed(Seen::whole(moved)), NOW));
+    told += &news(&cluster.apply(Event::Changed(NodeRecord::whole(moved)), NOW));
     told += &news(&cluster.apply(Event::Deleted("b".to_owned()), NOW));
     told += &news(&cluster.apply(Event::Deleted("b".to_owned()), NOW));
     told += &news(&cluster.apply(Event::Silent, at(60)));
     told += &news(&cluster.apply(Event::Silent, at(120)));
-    told += &news(&cluster.apply(Event::Changed(Seen::whole(node("c", 3))), at(180)));
+    told += &news(&cluster.apply(Event::Changed(NodeRecord::whole(node("c", 3))), at(180)));
     expect![[r#"
         node b: 10.244.2.0/24, fd00:244:0:2::/64
         node c: 10.244.3.0/24, fd00:244:0:3::/64
@@ -150,7 +150,7 @@ fn a_held_peer_that_shows_up_is_held_no_longer() {
     let mut cluster = cluster();
     list(&mut cluster, &ten(), NOW);
     list(&mut cluster, &[], at(60));
-    cluster.apply(Event::Changed(Seen::whole(node("n5", 5))), at(70));
+    cluster.apply(Event::Changed(NodeRecord::whole(node("n5", 5))), at(70));
     list(&mut cluster, &ten()[5..], at(80));
     // Now the list lacks only five of ten: four that were held back, and one that it contained
     // before.
@@ -198,21 +198,24 @@ fn silence_removes_nobody() {
 fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     let mut cluster = cluster();
     list(&mut cluster, &[node("b", 2), node("c", 3)], NOW);
-    let refused = Refused::new("b", "key", Cause::Missing);
-    let bad =
-        Seen { name: "b".to_owned(), node: Err(Unusable::Refused(refused)), faults: Vec::new() };
+    let refused = Refusal::new("b", "key", Cause::Missing);
+    let bad = NodeRecord {
+        name: "b".to_owned(),
+        node: Err(RecordFault::Refused(refused)),
+        faults: Vec::new(),
+    };
     let outcome = cluster.apply(Event::Changed(bad), NOW);
     assert_eq!(outcome.affected.len(), 0);
     expect![[r#"
         ! node b: refused: key: it is missing; its last readable record counts
     "#]]
     .assert_eq(&news(&outcome));
-    assert_eq!(cluster.peer("b").unwrap().held, Some(Held::LastKnown));
+    assert_eq!(cluster.peer("b").unwrap().held, Some(HoldReason::LastKnown));
     assert_eq!(used(&cluster), ["b", "c"]);
     // A node whose record was never readable is not used.
-    let starting = Seen {
+    let starting = NodeRecord {
         name: "d".to_owned(),
-        node: Err(Unusable::Incomplete("spec.podCIDRs is empty".to_owned())),
+        node: Err(RecordFault::Incomplete("spec.podCIDRs is empty".to_owned())),
         faults: Vec::new(),
     };
     expect![[r#"
@@ -220,7 +223,7 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
     "#]]
     .assert_eq(&news(&cluster.apply(Event::Changed(starting), NOW)));
     assert_eq!(used(&cluster), ["b", "c"]);
-    cluster.apply(Event::Changed(Seen::whole(node("b", 2))), NOW);
+    cluster.apply(Event::Changed(NodeRecord::whole(node("b", 2))), NOW);
     assert_eq!(cluster.peer("b").unwrap().held, None);
 }
 
@@ -229,9 +232,9 @@ fn a_record_that_becomes_unreadable_leaves_the_last_one() {
 fn a_node_that_says_nothing_of_itself_yields_to_whom_its_prefix_is_given() {
     let mut cluster = cluster();
     list(&mut cluster, &[node("b", 2)], NOW);
-    let starting = Seen {
+    let starting = NodeRecord {
         name: "b".to_owned(),
-        node: Err(Unusable::Incomplete("no annotation".to_owned())),
+        node: Err(RecordFault::Incomplete("no annotation".to_owned())),
         faults: Vec::new(),
     };
     // Its pods may still run.
@@ -239,7 +242,7 @@ fn a_node_that_says_nothing_of_itself_yields_to_whom_its_prefix_is_given() {
     assert_eq!(used(&cluster), ["b"]);
     let prefixes = node("b", 2).prefixes;
     let young = Node { created: Some(at(9)), prefixes, ..node("c", 3) };
-    let outcome = cluster.apply(Event::Changed(Seen::whole(young)), at(10));
+    let outcome = cluster.apply(Event::Changed(NodeRecord::whole(young)), at(10));
     assert_eq!(used(&cluster), ["c"]);
     assert_eq!(outcome.affected.len(), 2);
 }
@@ -251,7 +254,7 @@ fn of_two_that_want_the_same_the_older_has_it() {
     for order in [[&old, &young], [&young, &old]] {
         let mut cluster = cluster();
         for node in order {
-            cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
+            cluster.apply(Event::Changed(NodeRecord::whole(node.clone())), at(60));
         }
         assert_eq!(used(&cluster), ["old"]);
         let refused = cluster.peer("young").unwrap().refused.clone().unwrap();
@@ -291,7 +294,7 @@ fn of_two_that_are_reached_through_each_other_one_is() {
     }
     let mut cluster = overlapping();
     for node in [&young, &old] {
-        cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
+        cluster.apply(Event::Changed(NodeRecord::whole(node.clone())), at(60));
     }
     assert_eq!(used(&cluster), ["young"]);
     let said = "spec.podCIDRs: 192.0.2.64/26 has 192.0.2.70 in it, which is node young's";
@@ -313,7 +316,7 @@ fn no_earlier_prefix_has_an_address_of_a_node() {
     assert_eq!(holder(&cluster, "192.0.2.3"), None);
     assert_eq!(holder(&cluster, "192.0.2.4"), None);
     assert_eq!(holder(&cluster, "192.0.2.9"), of_b);
-    cluster.apply(Event::Changed(Seen::whole(node("d", 9))), NOW);
+    cluster.apply(Event::Changed(NodeRecord::whole(node("d", 9))), NOW);
     assert_eq!(used(&cluster), ["b", "c", "d"]);
     assert_eq!(holder(&cluster, "192.0.2.9"), None);
     cluster.apply(Event::Deleted("d".to_owned()), NOW);
@@ -327,7 +330,7 @@ fn an_earlier_prefix_stays_until_somebody_else_has_it() {
     renumbered.kept = vec![net("10.244.9.0/24")];
     list(&mut cluster, &[renumbered.clone()], NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "b")));
-    let outcome = cluster.apply(Event::Changed(Seen::whole(node("n9", 9))), NOW);
+    let outcome = cluster.apply(Event::Changed(NodeRecord::whole(node("n9", 9))), NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "n9")));
     assert_eq!(outcome.affected.len(), 2);
     assert_eq!(used(&cluster), ["b", "n9"], "only the earlier prefix of node b is gone");
@@ -336,7 +339,7 @@ fn an_earlier_prefix_stays_until_somebody_else_has_it() {
     // No node gets an earlier prefix that is outside the cluster's ranges, or that belongs to this
     // node.
     renumbered.kept = vec![net("10.99.0.0/24"), net("10.244.1.128/25")];
-    cluster.apply(Event::Changed(Seen::whole(renumbered)), NOW);
+    cluster.apply(Event::Changed(NodeRecord::whole(renumbered)), NOW);
     assert_eq!(cluster.of_address(ip("10.99.0.1")), None);
     assert_eq!(cluster.of_address(ip("10.244.1.129")), None);
 }
@@ -353,7 +356,7 @@ fn an_earlier_prefix_of_this_node_yields_to_whom_it_is_given() {
     list(&mut cluster, &[theirs], NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), None, "both had it, and it is here");
     assert_eq!(cluster.owner_of(net("10.244.9.0/24")), None);
-    cluster.apply(Event::Changed(Seen::whole(node("n9", 9))), NOW);
+    cluster.apply(Event::Changed(NodeRecord::whole(node("n9", 9))), NOW);
     assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "n9")));
     assert_eq!(cluster.owner_of(net("10.244.9.128/25")), Some("n9"));
     assert_eq!(cluster.owner_of(net("10.244.8.0/23")), Some("n9"));
@@ -427,7 +430,7 @@ prop_compose! {
 
 fn one_event<S: Strategy<Value = Node>>(one: impl Fn(usize) -> S) -> impl Strategy<Value = Event> {
     let changed =
-        (0_usize..7).prop_flat_map(one).prop_map(|node| Event::Changed(Seen::whole(node)));
+        (0_usize..7).prop_flat_map(one).prop_map(|node| Event::Changed(NodeRecord::whole(node)));
     let deleted = (0_usize..7).prop_map(|name| Event::Deleted(format!("n{name}")));
     prop_oneof![4 => changed, 1 => deleted]
 }
@@ -436,7 +439,7 @@ fn one_event<S: Strategy<Value = Node>>(one: impl Fn(usize) -> S) -> impl Strate
 fn tell(
     cluster: &mut Cluster,
     events: Vec<Event>,
-) -> Result<std::collections::BTreeMap<String, Seen>, TestCaseError> {
+) -> Result<std::collections::BTreeMap<String, NodeRecord>, TestCaseError> {
     let mut last = std::collections::BTreeMap::new();
     for event in events {
         let about = match &event {
@@ -549,7 +552,7 @@ fn who_has_worked_with_an_address_keeps_it() {
     for (forged, key) in [(same_mac, "offers.vxlan.mac4"), (same_address, "underlay")] {
         let mut cluster = cluster();
         list(&mut cluster, &[old.clone(), young.clone()], NOW);
-        cluster.apply(Event::Changed(Seen::whole(forged.clone())), at(60));
+        cluster.apply(Event::Changed(NodeRecord::whole(forged.clone())), at(60));
         assert_eq!(used(&cluster), ["young"]);
         let refused = cluster.peer("old").unwrap().refused.clone().unwrap();
         assert!(refused.key.ends_with(key), "{refused}");

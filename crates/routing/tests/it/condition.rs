@@ -1,6 +1,6 @@
 //! `NetworkUnavailable`.
 
-use netwright_routing::condition::{Health, NotProgrammed, decide};
+use netwright_routing::condition::{Health, ProgrammingFault, decide};
 
 use crate::support::{NOW, at};
 
@@ -14,7 +14,7 @@ fn a_node_is_unavailable_only_by_its_own_fault_or_when_all_tunnels_are_dead() {
         cut_off_since: None,
     };
     let silent = Health { answered: 0, ..sound.clone() };
-    let failed = NotProgrammed::Failed("no such device".to_owned());
+    let failed = ProgrammingFault::Failed("no such device".to_owned());
     let unavailable = |health: &Health, now| decide(health, now).map(|told| told.unavailable);
     for (health, seconds, expected, why) in [
         (sound.clone(), 0, Some(false), "one peer answered"),
@@ -33,7 +33,12 @@ fn a_node_is_unavailable_only_by_its_own_fault_or_when_all_tunnels_are_dead() {
         ),
         (Health { cut_off_since: Some(NOW), ..silent.clone() }, 29, None, "for less than 30 s"),
         (Health { cut_off_since: Some(NOW), ..silent.clone() }, 30, Some(true), "cut off"),
-        (Health { programmed: Err(NotProgrammed::NotYet), ..sound.clone() }, 0, None, "starting"),
+        (
+            Health { programmed: Err(ProgrammingFault::NotYet), ..sound.clone() },
+            0,
+            None,
+            "starting",
+        ),
         (Health { programmed: Err(failed.clone()), ..sound.clone() }, 0, Some(true), "own objects"),
     ] {
         assert_eq!(unavailable(&health, at(seconds)), expected, "{why}");

@@ -1,7 +1,7 @@
 //! The last known peers on the disk.
 
 use netwright_routing::document::{self, Document};
-use netwright_routing::settings::{Own, TakenOver};
+use netwright_routing::settings::{ExistingTunnel, OwnNode};
 use netwright_routing::{MacAddr, Routing};
 
 use crate::support::{Machine, NOW, Random, found, node, on_link, own, settings};
@@ -23,7 +23,7 @@ fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
 
     let mut machine = Machine::start(settings(), |_| on_link());
     let todo = machine.routing.restore(document, NOW);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_some());
     machine.assert_right();
     // The first complete list removes peers that are gone.
@@ -38,11 +38,11 @@ fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
 #[test]
 fn a_tunnels_hardware_address_outlives_an_address_that_goes() {
     let mac = MacAddr([2, 0, 0, 0, 0, 9]);
-    let tunnel = TakenOver { name: "nw-vxlan6".into(), mac: Some(mac) };
+    let tunnel = ExistingTunnel { name: "nw-vxlan6".into(), mac: Some(mac) };
     let mut found = found();
     found.uplinks.v6 = None;
     found.taken_over.v6 = Some(tunnel);
-    let own = Own::new(&settings(), found);
+    let own = OwnNode::new(&settings(), found);
     assert_eq!(own.node.offers.vxlan.unwrap().mac6, None);
     assert_eq!(own.macs.v6, mac);
 }

@@ -1,7 +1,7 @@
 //! This node's former prefixes.
 
 use expect_test::{Expect, expect};
-use netwright_routing::earlier::{Earlier, Pods};
+use netwright_routing::earlier::{EarlierPrefixes, Pods};
 
 use crate::support::{ip, net};
 
@@ -33,7 +33,13 @@ fn a_pod_may_live_where_an_address_is_in_use_and_nothing_says_otherwise() {
 
 /// Judges, and asserts which prefixes are kept, and what is logged.
 #[track_caller]
-fn check(earlier: &mut Earlier, own: &str, pods: &Pods, owner: Option<&str>, expected: &Expect) {
+fn check(
+    earlier: &mut EarlierPrefixes,
+    own: &str,
+    pods: &Pods,
+    owner: Option<&str>,
+    expected: &Expect,
+) {
     let news = earlier.judge(&[net(own)], pods, |_| owner.map(str::to_owned));
     let kept = earlier.kept().into_iter().map(|prefix| format!("kept {prefix}\n"));
     let said =
@@ -44,7 +50,7 @@ fn check(earlier: &mut Earlier, own: &str, pods: &Pods, owner: Option<&str>, exp
 
 #[test]
 fn what_pods_live_in_is_kept_until_the_last_is_gone() {
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierPrefixes::default();
     earlier.had([net("10.244.1.0/24")]);
     assert!(!earlier.differs(&[net("10.244.1.0/24")]));
     let (lives, gone) = (bridge(&["10.244.1.7"]), bridge(&[]));
@@ -87,7 +93,7 @@ fn what_pods_live_in_is_kept_until_the_last_is_gone() {
 
 #[test]
 fn who_is_given_an_earlier_prefix_has_it() {
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierPrefixes::default();
     earlier.had([net("10.244.1.0/24")]);
     let lives = bridge(&["10.244.1.7"]);
     let lost = expect![[r#"
@@ -123,7 +129,7 @@ fn who_is_given_an_earlier_prefix_has_it() {
 
 #[test]
 fn no_more_are_kept_than_others_read() {
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierPrefixes::default();
     let prefixes: Vec<_> = (20..40).map(|n| net(&format!("10.244.{n}.0/24"))).collect();
     earlier.had(prefixes);
     let pods = Pods {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use expect_test::expect;
 use netwright_routing::flannel::annotations;
-use netwright_routing::flannel::config::{Config, Leased};
+use netwright_routing::flannel::config::{Config, LeaseRange};
 use netwright_routing::flannel::lease;
 use netwright_routing::flannel::subnet_env::SubnetEnv;
 use netwright_routing::kubernetes;
@@ -218,7 +218,7 @@ fn net_conf_is_read_with_flannelds_defaults() {
     assert_eq!(settings.flannel.unwrap().prefix, "flannel.alpha.coreos.com/");
     assert_eq!(
         config.leased(Family::V4),
-        Ok(Some(Leased { length: 24, first: ip("10.244.1.0"), last: ip("10.244.255.0") }))
+        Ok(Some(LeaseRange { length: 24, first: ip("10.244.1.0"), last: ip("10.244.255.0") }))
     );
     assert_eq!(config.leased(Family::V6), Ok(None));
 
@@ -230,11 +230,11 @@ fn net_conf_is_read_with_flannelds_defaults() {
     assert_eq!(config.networks.v4, Some(net("10.0.0.0/8")));
     assert_eq!(
         config.leased(Family::V4),
-        Ok(Some(Leased { length: 20, first: ip("10.10.0.0"), last: ip("10.99.0.0") }))
+        Ok(Some(LeaseRange { length: 20, first: ip("10.10.0.0"), last: ip("10.99.0.0") }))
     );
     assert_eq!(
         config.leased(Family::V6),
-        Ok(Some(Leased { length: 64, first: ip("fd00:0:0:1::"), last: ip("fd00:0:0:ffff::") }))
+        Ok(Some(LeaseRange { length: 64, first: ip("fd00:0:0:1::"), last: ip("fd00:0:0:ffff::") }))
     );
     assert_eq!(config.settings("example.com/x").flannel.unwrap().prefix, "example.com/x-");
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 use netwright_routing::MacAddr;
 use netwright_routing::object::{Key, Nexthop, Tunnel, Value};
-use netwright_routing::plan::{Change, ForeignRoute, Objects, Observed};
+use netwright_routing::plan::{Change, ForeignRoute, Objects, ObservedObjects};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kernel {
@@ -24,8 +24,8 @@ pub(crate) enum End {
 }
 
 impl Kernel {
-    pub(crate) fn observed(&self) -> Observed {
-        let mut observed = Observed::default();
+    pub(crate) fn observed(&self) -> ObservedObjects {
+        let mut observed = ObservedObjects::default();
         for (key, value) in &self.objects {
             observed.insert(key.clone(), value.clone());
         }

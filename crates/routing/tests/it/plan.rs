@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use netwright_routing::Node;
-use netwright_routing::cluster::{Event, Seen};
+use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::path::Way;
 use netwright_routing::plan::{difference, difference_of};
 use proptest::prelude::*;
@@ -128,7 +128,7 @@ fn one_peer_is_eight_messages_among_few_and_among_many() {
         machine.list(&nodes);
         machine.take_log();
         let changed = |machine: &mut Machine, node: Node| {
-            machine.event(Event::Changed(Seen::whole(node)));
+            machine.event(Event::Changed(NodeRecord::whole(node)));
             let messages = machine.messages;
             machine.take_log();
             messages
@@ -163,7 +163,7 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     let ways =
         |way: fn() -> Way| node("b", 2).underlay.iter().map(|of| (of, way())).collect::<Vec<_>>();
     let todo = machine.routing.ways(ways(on_link));
-    machine.obey(todo);
+    machine.carry_out(todo);
     // The other end may send so by now, and does not expect it yet.
     assert_eq!(
         machine.take_log(),
@@ -173,7 +173,7 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     let tick = |machine: &mut Machine, seconds| {
         assert!(machine.routing.due().is_some_and(|due| due <= at(seconds)));
         let todo = machine.routing.tick(at(seconds));
-        machine.obey(todo.clone());
+        machine.carry_out(todo.clone());
         todo.flush_flows
     };
     assert_eq!(tick(&mut machine, 0), []);
@@ -196,7 +196,7 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     // Back it goes at once, and what comes as before is taken for a while.
     let todo = machine.routing.ways(ways(by_gateway));
     assert_eq!(todo.flush_flows, prefixes);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert!(matches!(machine.kernel.end(prefixes[0]), Some(End::Tunnel(..))));
     machine.take_log();
     tick(&mut machine, 20);
@@ -219,20 +219,20 @@ fn a_path_that_turns_back_stays_and_one_without_a_tunnel_does_not_wait() {
     for way in [on_link, by_gateway] {
         let ways: Vec<_> = node("b", 2).underlay.iter().map(|of| (of, way())).collect();
         let todo = machine.routing.ways(ways);
-        machine.obey(todo);
+        machine.carry_out(todo);
     }
     for seconds in [0, 10] {
         let todo = machine.routing.tick(at(seconds));
-        machine.obey(todo);
+        machine.carry_out(todo);
     }
     assert!(matches!(machine.kernel.end(prefix), Some(End::Tunnel(..))));
     assert_eq!(machine.routing.due(), None);
     let ways: Vec<_> = node("b", 2).underlay.iter().map(|of| (of, on_link())).collect();
     let todo = machine.routing.ways(ways);
-    machine.obey(todo);
+    machine.carry_out(todo);
     let mut peer = node("b", 2);
     peer.offers.vxlan = None;
-    machine.event(Event::Changed(Seen::whole(peer)));
+    machine.event(Event::Changed(NodeRecord::whole(peer)));
     assert!(matches!(machine.kernel.end(prefix), Some(End::Direct(..))));
     machine.event(Event::Deleted("b".to_owned()));
     assert_eq!(machine.routing.due(), None);

@@ -1,7 +1,7 @@
 //! The network configuration.
 
 use expect_test::expect;
-use netwright_routing::render::{Attach, NetworkConfig, Policy, conflist};
+use netwright_routing::render::{AttachMode, NetworkConfig, Policy, conflist};
 use serde_json::{Value, json};
 
 use crate::support::net;
@@ -10,7 +10,7 @@ use crate::support::net;
 fn pods_get_addresses_of_the_nodes_prefixes() {
     let config = NetworkConfig {
         name: "pods".to_owned(),
-        attach: Attach::Bridge("nw0".to_owned()),
+        attach: AttachMode::Bridge("nw0".to_owned()),
         prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
         mtu: 1450,
         policy: None,
@@ -65,7 +65,7 @@ fn pods_get_addresses_of_the_nodes_prefixes() {
         }
     "#]]
     .assert_eq(&conflist(&config));
-    let text = conflist(&NetworkConfig { attach: Attach::Ptp, ..config.clone() });
+    let text = conflist(&NetworkConfig { attach: AttachMode::Ptp, ..config.clone() });
     assert!(text.contains("\"type\": \"ptp\""), "{text}");
     assert!(!text.contains("isGateway"), "{text}");
     // Network policy is the last but one in the chain, so that the plugin that publishes ports

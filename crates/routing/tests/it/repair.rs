@@ -107,7 +107,7 @@ fn ten_thousand_damages_are_put_right() {
             machine.look();
         } else {
             let todo = machine.routing.noticed(told);
-            machine.obey(todo);
+            machine.carry_out(todo);
         }
         if round % 50 == 0 || random.below(20) == 0 {
             machine.assert_right();
@@ -123,7 +123,7 @@ fn a_deleted_tunnel_comes_back_with_everything_on_it() {
     let mut machine = machine();
     machine.kernel.remove_link("nw-vxlan4");
     let todo = machine.routing.link_gone("nw-vxlan4");
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.assert_right();
 }
 
@@ -137,7 +137,7 @@ fn a_tunnel_that_went_down_comes_up_with_its_routes() {
     // The event says that the link is down; the earlier plan is made again.
     todo = machine.routing.noticed(vec![(Key::Tunnel { link: "nw-vxlan4".into() }, Some(down))]);
     machine.take_log();
-    machine.obey(todo);
+    machine.carry_out(todo);
     let log = machine.take_log();
     assert!(log.starts_with("replace tunnel nw-vxlan4"), "{log}");
     machine.look();
@@ -153,7 +153,7 @@ fn nothing_is_made_by_an_uplink_that_is_down() {
     assert_eq!(machine.routing.look(machine.kernel.observed()).changes, []);
     let todo = machine.routing.link_up("eth0");
     assert_eq!(todo.changes.len(), 4, "the nexthop and the route of each family");
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.assert_right();
 }
 
@@ -167,7 +167,7 @@ fn nothing_is_made_by_an_uplink_that_a_look_finds_down() {
     machine.routing.links(&eth0, &none);
     let todo = machine.routing.look(machine.kernel.observed());
     assert_eq!(todo.changes.len(), 4, "the nexthop and the route of each family");
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.assert_right();
 }
 
@@ -179,7 +179,7 @@ fn what_strangers_put_on_our_tunnel_goes() {
     machine.kernel.objects.insert(key.clone(), value.clone());
     let todo = machine.routing.noticed(vec![(key.clone(), Some(value.clone()))]);
     assert_eq!(todo.changes, [Change::Remove(key, value)]);
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.assert_right();
 }
 
@@ -204,7 +204,7 @@ fn a_change_that_fails_is_tried_again_and_told_once() {
     assert_eq!((machine.routing.phase(), machine.routing.failing()), (Phase::Ready, None));
     assert_eq!(failing_peers(&machine), ["n5"]);
     let todo = machine.routing.tick(at(3));
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.routing.due(), None);
     assert_eq!(machine.routing.phase(), Phase::Ready);
     assert_eq!(failing_peers(&machine), [""; 0]);
@@ -285,7 +285,7 @@ fn a_route_of_flanneld_that_cannot_be_removed_is_tried_again() {
     assert_eq!(machine.routing.failed(&change, error, at(1)), None);
     assert_eq!(machine.routing.due(), Some(at(3)));
     let todo = machine.routing.tick(at(3));
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.routing.due(), None);
     assert_eq!(machine.routing.table().warnings, [""; 0]);
 }
@@ -315,7 +315,7 @@ fn a_route_of_flanneld_that_comes_back_shows_that_it_runs() {
         let todo = machine.routing.look(machine.kernel.observed());
         let shown = is_flannels.then(|| format!("{prefix} {route}"));
         assert_eq!(machine.routing.flannels_return(), shown);
-        machine.obey(todo);
+        machine.carry_out(todo);
         machine.look();
         assert_eq!(machine.routing.flannels_return(), None);
         assert_eq!(machine.kernel.foreign.is_empty(), is_flannels, "{route}");
@@ -333,7 +333,7 @@ fn a_route_of_flanneld_stays_until_the_nodes_are_listed() {
     let mut machine = machine_with_flannels_route(flannel_settings());
     let document = Document { peers: vec![(node("n5", 5), NOW)], ..Document::default() };
     let todo = machine.routing.restore(document, NOW);
-    machine.obey(todo);
+    machine.carry_out(todo);
     let ours = Key::Route { prefix: net("10.244.5.0/24") };
     assert!(machine.kernel.objects.contains_key(&ours));
     assert_eq!(machine.kernel.foreign.len(), 1);

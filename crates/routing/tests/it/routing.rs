@@ -2,17 +2,17 @@
 
 use std::net::IpAddr;
 
-use netwright_routing::cluster::{Event, Seen};
+use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::family::PerFamily;
 use netwright_routing::kubernetes;
 use netwright_routing::mtu::IPV6_LEAST;
 use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, Value};
 use netwright_routing::path::{Hop, Path, Way};
 use netwright_routing::plan::ForeignRoute;
-use netwright_routing::routing::{Answer, Leaving, Phase, Probe};
-use netwright_routing::settings::{Found, Paths, PodMtu, TakenOver, Uplink};
+use netwright_routing::routing::{Answer, LeaveMode, Phase, Probe};
+use netwright_routing::settings::{ExistingTunnel, NodeFacts, Paths, PodMtu, Uplink};
 use netwright_routing::show::PeerState;
-use netwright_routing::{Family, Node, Own, Routing, Settings};
+use netwright_routing::{Family, Node, OwnNode, Routing, Settings};
 
 use crate::kernel::{End, Kernel};
 use crate::support::{
@@ -46,7 +46,7 @@ fn a_node_goes_through_its_phases() {
     machine.kernel.remove_link("nw-vxlan4");
     let todo = machine.routing.link_gone("nw-vxlan4");
     assert_eq!(machine.routing.phase(), Phase::Syncing);
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.event(Event::Silent);
     assert_eq!(machine.routing.phase(), Phase::Degraded(NOW));
     machine.list(&[node("b", 2)]);
@@ -150,13 +150,13 @@ fn flannels_kernel() -> Kernel {
 }
 
 /// This node, in flanneld's place.
-fn own_taken_over(settings: &Settings) -> Own {
+fn own_taken_over(settings: &Settings) -> OwnNode {
     let taken = |name: &str, family| {
         let mac = netwright_routing::MacAddr([2, 0, 0, 0, family, 1]);
-        Some(TakenOver { name: name.into(), mac: Some(mac) })
+        Some(ExistingTunnel { name: name.into(), mac: Some(mac) })
     };
     let taken_over = PerFamily { v4: taken("flannel.1", 4), v6: taken("flannel-v6.1", 6) };
-    Own::new(settings, Found { taken_over, ..found() })
+    OwnNode::new(settings, NodeFacts { taken_over, ..found() })
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     let mut kernel = flannels_kernel();
     let mut routing = Routing::new(settings.clone(), "a");
     let mut log = String::new();
-    let mut obey = |routing: &mut Routing, todo: netwright_routing::Todo| {
+    let mut carry_out = |routing: &mut Routing, todo: netwright_routing::Todo| {
         let mut todo = todo;
         loop {
             for change in &todo.changes {
@@ -186,12 +186,12 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     };
     let observed = flannels_kernel().observed();
     let todo = routing.look(observed);
-    obey(&mut routing, todo);
+    carry_out(&mut routing, todo);
     let todo = routing.own(own_taken_over(&settings), NOW);
-    obey(&mut routing, todo);
+    carry_out(&mut routing, todo);
     let b = kubernetes::read(&flannel_fields("b", 2), &settings);
     let todo = routing.event(Event::Listed(vec![b]), NOW);
-    obey(&mut routing, todo);
+    carry_out(&mut routing, todo);
     expect_test::expect![[r#"
         create element 10.244.0.0/16 of cluster4
         create element fd00:244::/48 of cluster6
@@ -225,7 +225,7 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
     assert_eq!(wanted, kernel.objects.iter().collect::<Vec<_>>());
 
     // The way back: flanneld's routes exist beside ours, which are then removed; its tunnels stay.
-    for change in routing.leave(Leaving::ToFlannel) {
+    for change in routing.leave(LeaveMode::ToFlannel) {
         kernel.apply(&change).unwrap_or_else(|error| panic!("{change}: {error}"));
     }
     let kinds: std::collections::BTreeSet<String> = kernel
@@ -298,7 +298,7 @@ fn before_the_first_list_nothing_of_unknown_peers_goes() {
 fn leaving_leaves_nothing() {
     let mut machine = Machine::start(settings(), |_| by_gateway());
     machine.list(&[node("b", 2), node("c", 3)]);
-    for change in machine.routing.leave(Leaving::Clean) {
+    for change in machine.routing.leave(LeaveMode::Clean) {
         machine.kernel.apply(&change).unwrap_or_else(|error| panic!("{change}: {error}"));
     }
     assert_eq!(machine.kernel, Kernel::default());
@@ -311,7 +311,7 @@ fn a_daemon_that_starts_again_changes_nothing() {
     first.list(&nodes);
     // Nexthops keep their numbers, even if other peers come first and the document is missing.
     let mut second = Machine::start_with(settings(), |_| by_gateway(), first.kernel.clone());
-    second.event(Event::Changed(Seen::whole(nodes[30].clone())));
+    second.event(Event::Changed(NodeRecord::whole(nodes[30].clone())));
     second.list(&nodes);
     assert_eq!(second.take_log(), "");
     second.assert_right();
@@ -347,12 +347,12 @@ fn a_routing_daemons_route_is_taken_as_it_is() {
     let prefix = net("10.244.2.0/24");
     let todo = machine.routing.foreign(prefix, vec![route(12, 32)]);
     assert!(todo.news.is_empty(), "{:?}", todo.news);
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.kernel.end(prefix), None, "the way is BIRD's alone");
     assert_eq!(machine.routing.table().rows[0].path, Path::Learned);
     machine.assert_right();
     let todo = machine.routing.foreign(prefix, Vec::new());
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert!(machine.kernel.end(prefix).is_some());
 }
 
@@ -536,7 +536,7 @@ fn what_the_kernel_has_learnt_of_a_way_is_told_by_the_route() {
         let address: IpAddr = "2001:db8::2".parse().unwrap();
         let hop = Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: Some(learnt) };
         let todo = machine.routing.ways([(address, Way::ByGateway(hop))]);
-        machine.obey(todo);
+        machine.carry_out(todo);
         let route = &machine.kernel.objects[&Key::Route { prefix: net("fd00:244:0:2::/64") }];
         let Value::Route { mtu, .. } = route else { panic!("{route:?}") };
         assert_eq!((*mtu, machine.routing.pod_mtu()), (Some(expected), Some(1430)));
@@ -553,7 +553,7 @@ fn a_new_prefix_of_this_node_stands_beside_the_old() {
     machine.take_log();
     let todo = machine.routing.own(renumbered, at(60));
     assert!(todo.document_changed);
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.assert_right();
     for prefix in ["10.244.7.0/24", "10.244.1.0/24"] {
         let key = Key::Unreachable { prefix: net(prefix) };
@@ -571,7 +571,7 @@ fn an_address_of_this_node_changes_without_a_new_tunnel() {
     let mut moved = own(&settings());
     moved.node.underlay.v4 = Some("192.0.2.77".parse().unwrap());
     let todo = machine.routing.own(moved, at(60));
-    machine.obey(todo);
+    machine.carry_out(todo);
     let log = machine.take_log();
     assert!(
         log.starts_with("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"),
@@ -588,7 +588,7 @@ fn a_tunnel_stays_while_its_address_is_away() {
     machine.list(&[node("b", 2)]);
     machine.take_log();
     let todo = machine.routing.own(with_v4(None), at(60));
-    machine.obey(todo);
+    machine.carry_out(todo);
     let log = machine.take_log();
     assert!(!log.contains("tunnel nw-vxlan4"), "{log}");
     let end = machine.kernel.end(net("10.244.2.0/24")).unwrap();
@@ -596,7 +596,7 @@ fn a_tunnel_stays_while_its_address_is_away() {
     machine.look();
     machine.assert_right();
     let todo = machine.routing.own(with_v4(Some("192.0.2.77")), at(70));
-    machine.obey(todo);
+    machine.carry_out(todo);
     let log = machine.take_log();
     assert!(log.contains("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"), "{log}");
     assert!(!log.contains("create tunnel") && !log.contains("remove tunnel"), "{log}");
@@ -605,7 +605,7 @@ fn a_tunnel_stays_while_its_address_is_away() {
     machine.assert_right();
     // A tunnel that was deleted meanwhile is not made again without an address.
     let todo = machine.routing.own(with_v4(None), at(80));
-    machine.obey(todo);
+    machine.carry_out(todo);
     machine.kernel.remove_link("nw-vxlan4");
     machine.take_log();
     machine.look();
@@ -614,10 +614,10 @@ fn a_tunnel_stays_while_its_address_is_away() {
 }
 
 /// This node, with or without an IPv4 address beside its IPv6 address.
-fn with_v4(v4: Option<&str>) -> Own {
+fn with_v4(v4: Option<&str>) -> OwnNode {
     let uplink = |address: &str| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
     let uplinks = PerFamily { v4: v4.map(uplink), v6: Some(uplink("2001:db8::1")) };
-    Own::new(&settings(), Found { uplinks, ..found() })
+    OwnNode::new(&settings(), NodeFacts { uplinks, ..found() })
 }
 
 /// A service that starts while the address is away finds the tunnel without knowing it.
@@ -635,7 +635,7 @@ fn a_tunnel_without_its_address_stays_over_a_start() {
     assert!(!log.contains("tunnel nw-vxlan4"), "{log}");
     assert!(log.contains("of nw-vxlan4"), "nothing goes by it: {log}");
     let todo = machine.routing.own(with_v4(Some("192.0.2.77")), at(70));
-    machine.obey(todo);
+    machine.carry_out(todo);
     let log = machine.take_log();
     assert!(log.contains("replace tunnel nw-vxlan4: VNI 1, port 8472, local 192.0.2.77"), "{log}");
     assert!(!log.contains("create tunnel") && !log.contains("remove tunnel"), "{log}");
@@ -675,7 +675,7 @@ fn what_waits_for_an_answer_about_the_way_is_not_made_twice() {
     assert_eq!(todo.changes, []);
     assert_eq!(machine.routing.phase(), Phase::Syncing);
     assert_eq!(machine.routing.explain(ip("10.244.2.7")).path, None);
-    machine.obey(todo);
+    machine.carry_out(todo);
     let nexthop =
         Value::Nexthop(Nexthop { link: "eth0".into(), gateway: ip("192.0.2.2"), onlink: true });
     assert!(machine.kernel.objects.values().any(|value| *value == nexthop));
@@ -691,7 +691,7 @@ fn a_range_that_overlaps_stops_everything_and_removes_nothing() {
     assert_eq!(todo.changes, []);
     assert!(machine.kernel.end(net("10.244.2.0/24")).is_some());
     let todo = machine.routing.own(own(&settings()), at(60));
-    machine.obey(todo);
+    machine.carry_out(todo);
     assert_eq!(machine.kernel.end(net("10.244.2.0/24")), None, "who went meanwhile goes now");
     machine.assert_right();
 }

@@ -1,7 +1,7 @@
 //! The output for people.
 
 use expect_test::expect;
-use netwright_routing::cluster::{Event, Seen, Unusable};
+use netwright_routing::cluster::{Event, NodeRecord, RecordFault};
 use netwright_routing::routing::{Answer, Probe};
 use netwright_routing::show::Table;
 use netwright_routing::{Family, Node};
@@ -14,9 +14,9 @@ fn machine() -> Machine {
     });
     let twin = Node { created: Some(at(5)), underlay: v4_node("d", 4).underlay, ..v4_node("d", 3) };
     machine.list(&[v4_node("b", 2), v4_node("c", 3), twin]);
-    let starting = Seen {
+    let starting = NodeRecord {
         name: "e".to_owned(),
-        node: Err(Unusable::Incomplete("spec.podCIDRs is empty".to_owned())),
+        node: Err(RecordFault::Incomplete("spec.podCIDRs is empty".to_owned())),
         faults: Vec::new(),
     };
     machine.event(Event::Changed(starting));
@@ -140,7 +140,7 @@ fn the_way_of_packets_is_explained() {
     }
     machine.event(Event::Deleted("c".to_owned()));
     explain(&machine, "10.244.3.9");
-    machine.event(Event::Changed(Seen::whole(Node {
+    machine.event(Event::Changed(NodeRecord::whole(Node {
         offers: netwright_routing::node::Offers { native: false, direct: true, vxlan: None },
         ..v4_node("f", 6)
     })));

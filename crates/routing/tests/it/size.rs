@@ -1,6 +1,6 @@
 //! Many peers.
 
-use netwright_routing::cluster::{Event, Seen};
+use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::{Node, Settings, file};
 
 use crate::support::{Machine, by_gateway, ip, net, one_of_many};
@@ -22,7 +22,7 @@ fn one_peers_change_costs_the_same_among_many() {
         machine.take_log();
         let mut new = one_of_many(9000);
         let change = |new: &Node, machine: &mut Machine| {
-            machine.event(Event::Changed(Seen::whole(new.clone())));
+            machine.event(Event::Changed(NodeRecord::whole(new.clone())));
             let counts = (machine.messages, machine.transactions);
             machine.take_log();
             counts

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use netwright_routing::cluster::{Event, Seen};
+use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::kubernetes::NodeFields;
 use netwright_routing::node::{Dialect, Offers, Underlay, Vxlan};
 use netwright_routing::path::{Hop, Way};
-use netwright_routing::plan::Observed;
+use netwright_routing::plan::ObservedObjects;
 use netwright_routing::routing::Todo;
-use netwright_routing::settings::{Backend, FlannelSettings, Found, Uplink};
-use netwright_routing::{Family, MacAddr, Node, Own, PerFamily, Routing, Settings, Time};
+use netwright_routing::settings::{Backend, FlannelSettings, NodeFacts, Uplink};
+use netwright_routing::{Family, MacAddr, Node, OwnNode, PerFamily, Routing, Settings, Time};
 
 use crate::kernel::Kernel;
 
@@ -101,9 +101,9 @@ pub(crate) fn v4_node(name: &str, n: u16) -> Node {
 }
 
 /// What this node, number 1, finds out about itself.
-pub(crate) fn found() -> Found {
+pub(crate) fn found() -> NodeFacts {
     let uplink = || Uplink { name: "eth0".into(), mtu: 1500 };
-    Found {
+    NodeFacts {
         name: "a".to_owned(),
         uid: "uid-a".to_owned(),
         prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
@@ -117,8 +117,8 @@ pub(crate) fn found() -> Found {
     }
 }
 
-pub(crate) fn own(settings: &Settings) -> Own {
-    Own::new(settings, found())
+pub(crate) fn own(settings: &Settings) -> OwnNode {
+    OwnNode::new(settings, found())
 }
 
 pub(crate) fn on_link() -> Way {
@@ -129,8 +129,8 @@ pub(crate) fn by_gateway() -> Way {
     Way::ByGateway(Hop { link: "eth0".into(), mtu: 1500, learnt_mtu: None })
 }
 
-pub(crate) fn seen(nodes: &[Node]) -> Vec<Seen> {
-    nodes.iter().cloned().map(Seen::whole).collect()
+pub(crate) fn seen(nodes: &[Node]) -> Vec<NodeRecord> {
+    nodes.iter().cloned().map(NodeRecord::whole).collect()
 }
 
 /// A node with its kernel: what the daemon does, without a daemon.
@@ -159,15 +159,15 @@ impl Machine {
         let mut machine = Machine { routing, kernel, way, log, messages, transactions };
         let observed = machine.kernel.observed();
         let todo = machine.routing.look(observed);
-        machine.obey(todo);
+        machine.carry_out(todo);
         let todo = machine.routing.own(own, NOW);
-        machine.obey(todo);
+        machine.carry_out(todo);
         machine
     }
 
     pub(crate) fn event(&mut self, event: Event) -> Todo {
         let todo = self.routing.event(event, NOW);
-        self.obey(todo.clone());
+        self.carry_out(todo.clone());
         todo
     }
 
@@ -176,7 +176,7 @@ impl Machine {
     }
 
     /// Applies all planned changes; the kernel must accept each.
-    pub(crate) fn obey(&mut self, todo: Todo) {
+    pub(crate) fn carry_out(&mut self, todo: Todo) {
         for change in &todo.changes {
             self.kernel.apply(change).unwrap_or_else(|error| panic!("{change}: {error}"));
             self.routing.done(change);
@@ -191,15 +191,15 @@ impl Machine {
                 todo.look_up.iter().map(|address| (*address, way(*address))).collect();
             let todo = self.routing.ways(ways);
             assert!(todo.look_up.is_empty(), "all ways are known");
-            self.obey(todo);
+            self.carry_out(todo);
         }
     }
 
     /// Reads everything that the kernel has, and repairs it.
     pub(crate) fn look(&mut self) {
-        let observed: Observed = self.kernel.observed();
+        let observed: ObservedObjects = self.kernel.observed();
         let todo = self.routing.look(observed);
-        self.obey(todo);
+        self.carry_out(todo);
     }
 
     /// Returns the changes since the last call.

@@ -22,7 +22,7 @@ struct Bundle<'b> {
 /// What a bundle has besides its scene: nothing if it was written by an older version.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Besides {
+struct BundleAnswers {
     answers: Answers,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<(Scene, Answers), Failure> {
     })?;
     let scene =
         Scene::from_json(&bytes).map_err(|error| Failure::of(cni::code::DECODE_FAILURE, &error))?;
-    let besides: Besides = serde_json::from_slice(&bytes)
+    let besides: BundleAnswers = serde_json::from_slice(&bytes)
         .map_err(|error| failed(format!("{}: its answers", path.display())).because(error))?;
     Ok((scene, besides.answers))
 }
@@ -64,14 +64,14 @@ pub(super) fn read(path: &Path) -> Result<(Scene, Answers), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnose::{Answer, Asked, Question};
+    use diagnose::{Answer, Probe, Question};
 
     #[test]
     fn a_bundle_is_read_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.json");
         let scene = Scene { node: "node1".to_owned(), ..Scene::default() };
-        let asked = Asked::Echo { to: "192.0.2.1".parse().unwrap() };
+        let asked = Probe::Echo { to: "192.0.2.1".parse().unwrap() };
         let question = Question { from: Some("c1".to_owned()), asked };
         let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
         write(&path, &scene, &answers).unwrap();

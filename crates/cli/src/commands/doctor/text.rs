@@ -5,7 +5,8 @@ use std::time::Duration;
 use cni::order::sort;
 use cni::text::one_line;
 use diagnose::{
-    Answer, Answers, Asked, Diagnosis, Explained, Finding, Question, Severity, Unexamined, WayKind,
+    Answer, Answers, Diagnosis, Finding, Probe, Question, RootCause, Severity, UnexaminedWay,
+    WayKind,
 };
 use scene::{Attachment, Container, Scene};
 use serde::Serialize;
@@ -23,7 +24,7 @@ const LISTED: usize = 8;
 const KINDS: usize = 3;
 
 /// What was found.
-pub(super) struct Told<'t> {
+pub(super) struct DoctorReport<'t> {
     pub(super) diagnosis: &'t Diagnosis,
     pub(super) answers: &'t Answers,
     pub(super) scene: &'t Scene,
@@ -41,7 +42,7 @@ fn page(id: &str) -> String {
     format!("docs/findings.md#{id}")
 }
 
-impl Serialize for Told<'_> {
+impl Serialize for DoctorReport<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Cause<'c> {
@@ -71,7 +72,7 @@ impl Serialize for Told<'_> {
     }
 }
 
-impl Report for Told<'_> {
+impl Report for DoctorReport<'_> {
     fn text(&self) -> String {
         let mut text = String::new();
         if let Some(container) = self.only.and_then(|id| self.scene.container(id)) {
@@ -79,8 +80,8 @@ impl Report for Told<'_> {
             text.push('\n');
         }
         let notes = self.diagnosis.notes.iter().filter(|note| self.tells(note));
-        let notes = notes.map(|note| Explained { finding: note.clone(), explains: Vec::new() });
-        let notes: Vec<Explained> = notes.collect();
+        let notes = notes.map(|note| RootCause { finding: note.clone(), explains: Vec::new() });
+        let notes: Vec<RootCause> = notes.collect();
         let all = || self.diagnosis.causes.iter().chain(&notes);
         let width = all().map(|cause| cause.finding.id.len()).max().unwrap_or_default();
         for cause in all() {
@@ -95,7 +96,7 @@ impl Report for Told<'_> {
     }
 }
 
-impl Told<'_> {
+impl DoctorReport<'_> {
     fn mark(&self, severity: Severity) -> &'static str {
         match (severity, self.plain) {
             (Severity::Error, false) => "✘",
@@ -105,8 +106,8 @@ impl Told<'_> {
         }
     }
 
-    fn cause(&self, cause: &Explained, width: usize) -> String {
-        let Explained { finding, explains } = cause;
+    fn cause(&self, cause: &RootCause, width: usize) -> String {
+        let RootCause { finding, explains } = cause;
         let mark = self.mark(finding.severity);
         let mut text = format!("{mark} {:<width$}  {}\n", finding.id, one_line(&finding.says));
         let mut row = |name: &str, value: &str| {
@@ -258,7 +259,7 @@ impl Told<'_> {
             if !mark.is_empty() {
                 text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
             }
-            let is_of = |one: &&Unexamined| kinds.contains(&one.way);
+            let is_of = |one: &&UnexaminedWay| kinds.contains(&one.way);
             for one in self.diagnosis.unexamined.iter().filter(is_of) {
                 let by = one.family.map(|family| format!("by {family} ")).unwrap_or_default();
                 let why = one_line(&one.why);
@@ -304,7 +305,7 @@ impl Told<'_> {
         let answered =
             self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
                 match (asked, answer) {
-                    (Asked::Echo { to }, Answer::Reached { after_us })
+                    (Probe::Echo { to }, Answer::Reached { after_us })
                         if gateways.contains(&to) =>
                     {
                         Some(format!("{to} in {}", millis(*after_us)))
@@ -319,13 +320,13 @@ impl Told<'_> {
         let gateways: Vec<_> = container.attachments.iter().flat_map(|one| &one.gateways).collect();
         let reached = self.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
             match (asked, answer) {
-                (Asked::Connect { to }, Answer::Reached { after_us }) => {
+                (Probe::Connect { to }, Answer::Reached { after_us }) => {
                     Some(format!("{to} in {}", millis(*after_us)))
                 }
-                (Asked::Connect { to }, Answer::Refused) => {
+                (Probe::Connect { to }, Answer::Refused) => {
                     Some(format!("{to} is reached, and nothing listens there"))
                 }
-                (Asked::Echo { to }, Answer::Reached { after_us }) if !gateways.contains(&to) => {
+                (Probe::Echo { to }, Answer::Reached { after_us }) if !gateways.contains(&to) => {
                     Some(format!("{to} in {}", millis(*after_us)))
                 }
                 _ => None,
@@ -337,7 +338,7 @@ impl Told<'_> {
     fn names(&self, container: &Container) -> Option<String> {
         let servers = container.nameservers.iter().flatten();
         let answered = servers.filter_map(|server| {
-            let asked = Asked::name(container, *server);
+            let asked = Probe::name(container, *server);
             match self.answers.to(&Question { from: Some(container.id.clone()), asked })? {
                 Answer::Named { after_us, .. } | Answer::Reached { after_us } => {
                     Some(format!("{server} answers in {}", millis(*after_us)))
@@ -350,7 +351,7 @@ impl Told<'_> {
 }
 
 /// Names a way that was not examined.
-fn way(one: &Unexamined) -> String {
+fn way(one: &UnexaminedWay) -> String {
     let name = match one.way {
         WayKind::Gateway => "the gateway",
         WayKind::Outside => "the way beyond this node",
@@ -445,7 +446,7 @@ mod tests {
         Scene { node: "node1".to_owned(), containers: vec![container], ..Scene::default() }
     }
 
-    fn dropped() -> Explained {
+    fn dropped() -> RootCause {
         let says = "containers of mynet do not reach beyond this node";
         let finding = Finding::error("forward-dropped", "ip filter/FORWARD rule 1", says)
             .at("table ip filter, chain FORWARD, rule 1: drop")
@@ -456,19 +457,19 @@ mod tests {
             .breaks(WayKind::Outside, Some(Family::V4))
             .breaks(WayKind::Names, Some(Family::V4));
         let silent = Finding::error("nameserver-silent", "192.0.2.53", "192.0.2.53 is silent");
-        Explained { finding, explains: vec![silent] }
+        RootCause { finding, explains: vec![silent] }
     }
 
-    fn check(causes: Vec<Explained>, only: Option<&str>, verbose: bool, expected: &Expect) {
+    fn check(causes: Vec<RootCause>, only: Option<&str>, verbose: bool, expected: &Expect) {
         let diagnosis = Diagnosis { causes, looked_at: 7, ..Diagnosis::default() };
         check_all(&diagnosis, only, verbose, expected);
     }
 
     fn check_all(diagnosis: &Diagnosis, only: Option<&str>, verbose: bool, expected: &Expect) {
-        let echo = Asked::Echo { to: "10.88.0.1".parse().unwrap() };
+        let echo = Probe::Echo { to: "10.88.0.1".parse().unwrap() };
         let question = Question { from: Some("c1".to_owned()), asked: echo };
         let answers = Answers { all: vec![(question, Answer::Reached { after_us: 300 })] };
-        let told = Told {
+        let told = DoctorReport {
             diagnosis,
             answers: &answers,
             scene: &node(),
@@ -523,7 +524,7 @@ mod tests {
     /// Nothing is known of what was not examined.
     #[test]
     fn what_was_not_examined_is_listed_and_not_called_sound() {
-        let unexamined = vec![Unexamined {
+        let unexamined = vec![UnexaminedWay {
             way: WayKind::Outside,
             family: Some(Family::V6),
             hits: vec!["c1".to_owned()],

@@ -46,7 +46,7 @@ pub(super) struct Watch {
 
 /// What came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum WatchEvent {
     Stop,
     Change,
     Nothing,
@@ -97,18 +97,18 @@ impl Watch {
         }
         loop {
             match self.poll(None)? {
-                Came::Stop => return Ok(false),
-                Came::Change => break,
-                Came::Nothing => {}
+                WatchEvent::Stop => return Ok(false),
+                WatchEvent::Change => break,
+                WatchEvent::Nothing => {}
             }
         }
         let latest = Instant::now() + MOST;
         loop {
             let left = latest.saturating_duration_since(Instant::now());
             match self.poll(Some(left.min(QUIET)))? {
-                Came::Stop => return Ok(false),
-                Came::Change if !left.is_zero() => {}
-                Came::Change | Came::Nothing => break,
+                WatchEvent::Stop => return Ok(false),
+                WatchEvent::Change if !left.is_zero() => {}
+                WatchEvent::Change | WatchEvent::Nothing => break,
             }
         }
         self.renew();
@@ -144,7 +144,7 @@ impl Watch {
     }
 
     /// Waits for the next event, no longer than this.
-    fn poll(&mut self, timeout: Option<Duration>) -> Result<Came, Failure> {
+    fn poll(&mut self, timeout: Option<Duration>) -> Result<WatchEvent, Failure> {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let [route, filter] = self.changes.descriptors();
         let mut sources = [
@@ -157,11 +157,11 @@ impl Watch {
         let _ = poll(&mut sources, timeout.as_ref());
         let is_stopped = !sources[0].revents().is_empty();
         if is_stopped {
-            return Ok(Came::Stop);
+            return Ok(WatchEvent::Stop);
         }
         let heard = self.changes.heard().map_err(|error| unheard(&error))?;
         let written = self.written();
-        Ok(if heard || written { Came::Change } else { Came::Nothing })
+        Ok(if heard || written { WatchEvent::Change } else { WatchEvent::Nothing })
     }
 
     /// Says whether something has changed in the folders. A temporary file that a program renames
@@ -203,7 +203,7 @@ fn signals() -> std::io::Result<UnixStream> {
 }
 
 /// Returns what two looks are compared by: times and evidence differ each time.
-pub(super) fn told(diagnosis: &Diagnosis) -> Vec<String> {
+pub(super) fn summary(diagnosis: &Diagnosis) -> Vec<String> {
     let line = |finding: &Finding| format!("{} {} {:?}", finding.id, finding.object, finding.hits);
     let mut told = Vec::new();
     for cause in &diagnosis.causes {

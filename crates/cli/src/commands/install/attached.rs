@@ -7,7 +7,7 @@ use cni_runtime::Everything;
 use state::Roots;
 
 use super::EXECUTABLE;
-use super::take_back::Removed;
+use super::removal::RemovalReport;
 use crate::commands::gc;
 use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
@@ -19,13 +19,13 @@ const LISTED: usize = 5;
 
 /// What our plugins have attached, of containers that are not known to be gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::commands) struct Attached {
+pub(in crate::commands) struct LivingAttachments {
     pub(in crate::commands) keys: Vec<AttachmentKey>,
     /// Damaged records, which may each be of such a container.
     damaged: Vec<PathBuf>,
 }
 
-impl Attached {
+impl LivingAttachments {
     /// Returns what to call them.
     pub(in crate::commands) fn names(&self) -> Vec<String> {
         let damaged = self.damaged.iter().map(|path| format!("{} (damaged)", path.display()));
@@ -45,10 +45,10 @@ impl Attached {
 }
 
 /// Returns what our plugins have attached.
-pub(in crate::commands) fn living(session: &Session) -> Result<Attached, Failure> {
+pub(in crate::commands) fn living(session: &Session) -> Result<LivingAttachments, Failure> {
     let (known, damaged) = ours(session)?;
     let living = known.into_iter().filter(is_living);
-    Ok(Attached { keys: living.map(|known| known.key).collect(), damaged })
+    Ok(LivingAttachments { keys: living.map(|known| known.key).collect(), damaged })
 }
 
 /// Returns the attachments of our plugins, and damaged records that may be of others.
@@ -80,7 +80,7 @@ pub(in crate::commands) fn listed(names: &[String]) -> String {
 pub(in crate::commands) fn detach(
     force: bool,
     session: &Session,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
     if !force {
         living(session)?.refuse()?;
@@ -92,7 +92,7 @@ pub(in crate::commands) fn detach(
 /// Detaches what containers that are gone had, and leaves the others attached.
 pub(in crate::commands) fn detach_ended(
     session: &Session,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
     detach_gone(false, session, report).map(drop)
 }
@@ -102,7 +102,7 @@ pub(in crate::commands) fn detach_ended(
 pub(super) fn detach_gone(
     force: bool,
     session: &Session,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<Option<String>, Failure> {
     let (known, mut damaged) = ours(session)?;
     let (rest, gone): (Vec<Known>, Vec<Known>) =
@@ -110,11 +110,11 @@ pub(super) fn detach_gone(
     detach_each(&gone, session, report);
     damaged.retain(|_| !force);
     let keys = rest.into_iter().map(|known| known.key).collect();
-    let rest = Attached { keys, damaged }.names();
+    let rest = LivingAttachments { keys, damaged }.names();
     Ok((!rest.is_empty()).then(|| listed(&rest)))
 }
 
-fn detach_each(all: &[Known], session: &Session, report: &mut Removed) {
+fn detach_each(all: &[Known], session: &Session, report: &mut RemovalReport) {
     for known in all {
         match gc::remove(known, session) {
             Ok(stays) => {

@@ -41,7 +41,7 @@ const CONTAINERS: [(&str, &str); 4] = [
 
 /// What Docker has of our driver.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::commands) struct Dockers {
+pub(in crate::commands) struct DockerUse {
     /// The networks' IDs, as Docker shows them.
     networks: Vec<String>,
     /// The pools of addresses. Where there are pools and no network, they are of networks of another
@@ -49,7 +49,7 @@ pub(in crate::commands) struct Dockers {
     pools: Vec<String>,
 }
 
-impl Dockers {
+impl DockerUse {
     /// Reads the driver's records.
     pub(in crate::commands) fn find(roots: &Roots) -> Result<Self, Failure> {
         let of = |kind: &str| -> Result<Vec<String>, Failure> {
@@ -61,7 +61,7 @@ impl Dockers {
         };
         let short = |id: String| id.get(..SHORT).map_or(id.clone(), str::to_owned);
         let networks = of(NETWORKS)?.into_iter().map(short).collect();
-        Ok(Dockers { networks, pools: of(POOLS)? })
+        Ok(DockerUse { networks, pools: of(POOLS)? })
     }
 
     /// Returns what to call these networks; `None` if there are none.
@@ -184,24 +184,24 @@ mod tests {
     fn networks_of_docker_are_known_by_either_record() {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
-        assert_eq!(Dockers::find(&roots).unwrap().left(), None);
+        assert_eq!(DockerUse::find(&roots).unwrap().left(), None);
         let write = |folder: PathBuf, name: &str| {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join(name), "").unwrap();
         };
         write(roots.run.join("docker/records/pools"), "lan.10.71.0.0-24.json");
-        let name = || Dockers::find(&roots).unwrap().name().unwrap();
+        let name = || DockerUse::find(&roots).unwrap().name().unwrap();
         assert_eq!(name(), "Docker's network of the pools lan.10.71.0.0-24");
         write(roots.run.join("docker/records/networks"), "0123456789abcdef.json");
         write(roots.lib.join("docker/networks"), "0123456789abcdef.json");
         assert_eq!(name(), "Docker's network 0123456789ab");
         write(roots.lib.join("docker/networks"), "fedcba9876543210.json");
-        let found = Dockers::find(&roots).unwrap();
+        let found = DockerUse::find(&roots).unwrap();
         assert_eq!(found.remedy(), "`docker network rm 0123456789ab fedcba987654`");
         assert!(found.refuse().is_err());
         // What cannot be read may be a network.
         std::fs::remove_dir_all(roots.lib.join("docker")).unwrap();
         std::fs::write(roots.lib.join("docker"), "").unwrap();
-        assert!(Dockers::find(&roots).is_err());
+        assert!(DockerUse::find(&roots).is_err());
     }
 }

@@ -207,7 +207,9 @@ impl Folder {
     pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
         Undo {
             old: old.cloned(),
-            executables: EXECUTABLES.map(|name| (name, Was::at(&self.dir.join(name)))).into(),
+            executables: EXECUTABLES
+                .map(|name| (name, FormerExecutable::at(&self.dir.join(name))))
+                .into(),
             kept: Vec::new(),
             placed: Vec::new(),
             executables_placed: Vec::new(),
@@ -342,16 +344,16 @@ fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
 
 /// What was there of an executable.
 #[derive(Debug)]
-enum Was {
+enum FormerExecutable {
     Copy(Vec<u8>),
     /// A link to a package's.
     Link(PathBuf),
 }
 
-impl Was {
-    fn at(path: &Path) -> Option<Was> {
-        let link = fs::read_link(path).map(Was::Link);
-        link.or_else(|_| fs::read(path).map(Was::Copy)).ok()
+impl FormerExecutable {
+    fn at(path: &Path) -> Option<FormerExecutable> {
+        let link = fs::read_link(path).map(FormerExecutable::Link);
+        link.or_else(|_| fs::read(path).map(FormerExecutable::Copy)).ok()
     }
 }
 
@@ -359,7 +361,7 @@ impl Was {
 #[derive(Debug)]
 pub(super) struct Undo {
     old: Option<Manifest>,
-    executables: Vec<(&'static str, Option<Was>)>,
+    executables: Vec<(&'static str, Option<FormerExecutable>)>,
     kept: Vec<String>,
     placed: Vec<String>,
     executables_placed: Vec<&'static str>,
@@ -423,8 +425,8 @@ impl Undo {
             let was_there = self.executables.iter().find(|(known, _)| known == name);
             let was = was_there.and_then(|(_, was)| was.as_ref());
             match was.filter(|_| !self.kept.iter().any(|kept| kept == name)) {
-                Some(Was::Copy(bytes)) => note(folder.put_executable(name, bytes)),
-                Some(Was::Link(target)) => note(folder.put_link(name, target)),
+                Some(FormerExecutable::Copy(bytes)) => note(folder.put_executable(name, bytes)),
+                Some(FormerExecutable::Link(target)) => note(folder.put_link(name, target)),
                 None => note(folder.give_back(name).map(drop)),
             }
         }

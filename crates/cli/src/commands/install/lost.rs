@@ -28,14 +28,14 @@ use crate::{VERSION, plugin_process};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The folders in which runtimes look, and what executes plugins.
-struct Looked {
+struct RuntimeFolders {
     configurations: Vec<PathBuf>,
     plugins: Vec<PathBuf>,
     executor: Arc<dyn Executor>,
 }
 
 /// What other projects' plugins said of the versions that they speak; `None` if they did not.
-type Spoken = BTreeMap<PathBuf, Option<VersionInfo>>;
+type SpokenVersions = BTreeMap<PathBuf, Option<VersionInfo>>;
 
 /// Says of each configuration in the runtimes' folders which of its plugins go with these
 /// installations and do not come back, and which come back and do not speak its version; and which of
@@ -47,14 +47,14 @@ pub(in crate::commands) fn lost(
     attached: &[AttachmentKey],
     (world, common): (&World, &Common),
 ) -> Vec<String> {
-    let looked = Looked::of(world, common);
+    let looked = RuntimeFolders::of(world, common);
     let configs = places.iter().flat_map(|place| &place.installed);
     let configs = configs.flat_map(|installed| &installed.config);
     let own: Vec<&Path> = configs
         .filter(|config| remaining.is_empty() && config.is_unchanged())
         .map(|config| config.path.as_path())
         .collect();
-    let mut spoken = Spoken::new();
+    let mut spoken = SpokenVersions::new();
     let mut lines = Vec::new();
     for folder in &looked.configurations {
         let Ok(scanned) = ConfigFolder::scan(folder) else { continue };
@@ -80,7 +80,7 @@ pub(in crate::commands) fn lost(
     lines
 }
 
-impl Looked {
+impl RuntimeFolders {
     fn of(world: &World, common: &Common) -> Self {
         let runtimes = Runtimes::find(world);
         let given = common.conf_dir.clone();
@@ -92,7 +92,7 @@ impl Looked {
         configurations.dedup();
         let builtins = Builtins { roots: world.roots(), build: VERSION };
         let executor = Arc::new(plugin_process::mixed(&builtins, &world.environment));
-        Looked { configurations, plugins: looked_at(&runtimes), executor }
+        RuntimeFolders { configurations, plugins: looked_at(&runtimes), executor }
     }
 
     /// Returns the folder that has a plugin when these installations are gone.
@@ -117,8 +117,8 @@ impl Looked {
 fn without(
     list: &NetworkList,
     places: &[Place],
-    looked: &Looked,
-    spoken: &mut Spoken,
+    looked: &RuntimeFolders,
+    spoken: &mut SpokenVersions,
 ) -> Option<String> {
     let mut names: Vec<String> = Vec::new();
     for place in places {

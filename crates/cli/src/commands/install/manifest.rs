@@ -60,7 +60,7 @@ impl Config {
 
 /// The form on the disk.
 #[derive(Serialize, Deserialize)]
-struct OnDisk {
+struct ManifestFile {
     format: u32,
     #[serde(rename = "netwright")]
     manifest: Manifest,
@@ -96,7 +96,7 @@ impl Manifest {
         let bytes =
             state::read_optional(&path).map_err(|error| Failure::of(code::IO_FAILURE, &error))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        match serde_json::from_slice::<OnDisk>(&bytes) {
+        match serde_json::from_slice::<ManifestFile>(&bytes) {
             Ok(read) if read.format == FORMAT => Ok(Some(read.manifest)),
             Ok(read) => Err(Failure::of_format(&path, read.format, FORMAT)
                 .hint("use the version that installed it")),
@@ -111,7 +111,7 @@ impl Manifest {
 
     pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
         let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
-        let on_disk = OnDisk { format: FORMAT, manifest: self.clone() };
+        let on_disk = ManifestFile { format: FORMAT, manifest: self.clone() };
         let bytes = serde_json::to_vec_pretty(&on_disk).expect("a manifest has string keys only");
         state::create_directory(&folder_of(dir), 0o755).map_err(failed)?;
         let path = folder_of(dir).join(FILE);

@@ -127,7 +127,7 @@ mod tests {
         std::os::unix::fs::symlink(&one, &link).unwrap();
         for dir in [&one, &other, &empty, &link] {
             let dir = dir.clone();
-            installed::Installed { dir, executables: vec![], linked: false, links: vec![] }
+            installed::InstallRecord { dir, executables: vec![], linked: false, links: vec![] }
                 .write(&roots)
                 .unwrap();
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agent::installed::{self, Disturbed};
+use agent::installed::{self, Disturbance};
 use cni::code;
 use serde::Serialize;
 
@@ -22,12 +22,12 @@ struct Folder {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct PutBack {
+struct RestoreReport {
     folders: Vec<Folder>,
     notes: Vec<String>,
 }
 
-impl Report for PutBack {
+impl Report for RestoreReport {
     fn text(&self) -> String {
         let mut text = String::new();
         for Folder { dir, names } in &self.folders {
@@ -63,9 +63,9 @@ pub(super) fn main(args: &Install, common: &Common, world: &World, shell: &mut S
         )
         .hint("`netwright install` installs, and records it"));
     }
-    let mut report = PutBack::default();
+    let mut report = RestoreReport::default();
     for recorded in recorded {
-        let Some(Disturbed { dir, gone, replaced, .. }) = recorded.disturbed() else { continue };
+        let Some(Disturbance { dir, gone, replaced, .. }) = recorded.disturbed() else { continue };
         let is_linked = |name: &&str| recorded.links.iter().any(|link| link == name);
         let also = plugins::aliases().map(|(name, _)| name).filter(is_linked).collect();
         let args = Install {
@@ -80,7 +80,7 @@ pub(super) fn main(args: &Install, common: &Common, world: &World, shell: &mut S
         // An `uninstall` in between forgot it under the lock that `done` holds.
         if !installed::is_recorded(&session.roots, &dir) {
             for done in done {
-                done.take_back()?;
+                done.revert()?;
             }
             continue;
         }

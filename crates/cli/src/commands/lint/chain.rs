@@ -8,7 +8,7 @@ use plugins::judge;
 use serde::Deserialize;
 
 use super::keys::Top;
-use super::{Examined, Severity};
+use super::{Examination, Severity};
 
 /// Says how a list has a version with STATUS and stays readable for every runtime.
 const VERSIONS_HINT: &str =
@@ -35,7 +35,7 @@ fn takes_gateway_of_a_lease(plugin: &PluginConfig) -> bool {
 }
 
 /// Checks the order of a chain.
-pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_>) {
+pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examination<'_>) {
     let objects = top.elements("plugins");
     let text = examined.text;
     let place_of = |index: usize| {

@@ -14,7 +14,7 @@ use plugins::judge::{self, Refusal};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Examined, Severity};
+use super::{Examination, Severity};
 use crate::net::own_plugins;
 use crate::net::session::Session;
 
@@ -63,17 +63,17 @@ impl<'a> Top<'a> {
 
 /// What an object is checked against beside its own text.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Around<'a> {
+pub(super) struct Context<'a> {
     pub(super) session: &'a Session,
     pub(super) network: &'a str,
     pub(super) cni_version: &'a str,
 }
 
 /// Checks the keys of a network list, or of a single plugin's configuration.
-pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mut Examined<'_>) {
+pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mut Examination<'_>) {
     let text = examined.text;
     let top = Top::of(text);
-    let around = Around { session, network: &list.name, cni_version: &list.cni_version };
+    let around = Context { session, network: &list.name, cni_version: &list.cni_version };
     if top.value("plugins").is_none() && top.value("type").is_some() {
         return lint_object(text, around, examined);
     }
@@ -94,7 +94,7 @@ pub(super) fn lint_document(list: &NetworkList, session: &Session, examined: &mu
 }
 
 /// Checks one plugin's object, which is a slice of the examined text.
-pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Examined<'_>) {
+pub(super) fn lint_object(object: &str, around: Context<'_>, examined: &mut Examination<'_>) {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Head {
@@ -161,8 +161,8 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
 fn lint_delegate(
     object: &str,
     default_type: &str,
-    around: Around<'_>,
-    examined: &mut Examined<'_>,
+    around: Context<'_>,
+    examined: &mut Examination<'_>,
 ) -> bool {
     let start = Place::of(examined.text, object);
     // The plugin reports what is wrong with the type.
@@ -181,7 +181,7 @@ fn tell_unread_capabilities(
     plugin_type: &str,
     ipam_type: &str,
     object: &Top<'_>,
-    examined: &mut Examined<'_>,
+    examined: &mut Examination<'_>,
 ) {
     let Some(read) = judge::capabilities_read(plugin_type, ipam_type) else { return };
     let Some(capabilities) = object.value("capabilities") else { return };
@@ -202,7 +202,12 @@ fn tell_unread_capabilities(
 }
 
 /// Reports what ADD would refuse in it, and what is doubtful. The plugins in a chain are checked one by one.
-fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mut Examined<'_>) {
+fn tell_refusals(
+    object: &str,
+    type_at: Place,
+    around: Context<'_>,
+    examined: &mut Examination<'_>,
+) {
     let Ok(plugin) = PluginConfig::parse(object.as_bytes()) else { return };
     let top = Top::of(object);
     let is_asked = |plugin_type: &str| {
@@ -210,7 +215,7 @@ fn tell_refusals(object: &str, type_at: Place, around: Around<'_>, examined: &mu
         judge::is_own_name(plugin_type)
             || found.is_ok_and(|executable| own_plugins::is_own(&executable))
     };
-    let find = |refusal: Refusal, severity, examined: &mut Examined<'_>| {
+    let find = |refusal: Refusal, severity, examined: &mut Examination<'_>| {
         let ipam = top.value("ipam").filter(|_| refusal.is_ipam);
         let within = ipam.map(Top::of);
         let key = named_key(&refusal.error.details);
@@ -242,7 +247,7 @@ fn named_key(details: &str) -> Option<&str> {
 }
 
 /// Lints a network that is written within a configuration: a plugin's object or a list.
-fn lint_written(network: &str, around: Around<'_>, examined: &mut Examined<'_>) {
+fn lint_written(network: &str, around: Context<'_>, examined: &mut Examination<'_>) {
     let Some(config) = Top::of(network).value("config") else { return };
     match Top::of(config).elements("plugins") {
         plugins if plugins.is_empty() => lint_object(config, around, examined),
@@ -255,7 +260,7 @@ fn ask(
     plugin: &dyn Plugin,
     object: &str,
     start: Place,
-    examined: &mut Examined<'_>,
+    examined: &mut Examination<'_>,
     concerns: impl Fn(&UnknownKey) -> bool,
 ) -> bool {
     match plugin.unknown_keys(object) {
@@ -280,7 +285,7 @@ fn ask(
 }
 
 /// Reports the keys that a plugin accepts and ignores.
-fn tell_ignored(plugin: &dyn Plugin, object: &Top<'_>, examined: &mut Examined<'_>) {
+fn tell_ignored(plugin: &dyn Plugin, object: &Top<'_>, examined: &mut Examination<'_>) {
     for (key, value) in object.keys() {
         let mut ignored = plugin.ignored_keys().iter();
         let Some((_, why)) = ignored.find(|(name, _)| name.eq_ignore_ascii_case(key)) else {
@@ -301,7 +306,7 @@ fn is_common(key: &UnknownKey) -> bool {
     key.parent.is_empty() && COMMON_KEYS.iter().any(|common| common.eq_ignore_ascii_case(&key.key))
 }
 
-fn unknown(key: &str, known: &[&str], place: Place, reader: &str, examined: &mut Examined<'_>) {
+fn unknown(key: &str, known: &[&str], place: Place, reader: &str, examined: &mut Examination<'_>) {
     let hint = match nearest(key, known.iter().copied()) {
         Some(near) => Some(format!("did you mean {near:?}?")),
         None if known.is_empty() => None,
@@ -315,7 +320,7 @@ fn unknown(key: &str, known: &[&str], place: Place, reader: &str, examined: &mut
     );
 }
 
-fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
+fn wrong(error: &JsonError, start: Place, examined: &mut Examination<'_>) {
     let place = start.within(Place { line: error.line, column: error.column });
     let message = match error.path.as_str() {
         "" => error.message.clone(),
@@ -325,7 +330,7 @@ fn wrong(error: &JsonError, start: Place, examined: &mut Examined<'_>) {
 }
 
 /// Reports a plugin that is neither one of ours nor found in the plugin folders.
-fn require(plugin_type: &str, place: Place, around: Around<'_>, examined: &mut Examined<'_>) {
+fn require(plugin_type: &str, place: Place, around: Context<'_>, examined: &mut Examination<'_>) {
     if plugin_type.is_empty() {
         return;
     }
@@ -358,8 +363,8 @@ fn answers(
     plugin_type: &str,
     executable: &Path,
     place: Place,
-    around: Around<'_>,
-    examined: &mut Examined<'_>,
+    around: Context<'_>,
+    examined: &mut Examination<'_>,
 ) {
     // A user who can change the file would have lint run their program: lint warns about that, and
     // then asks the plugin nothing.
@@ -404,7 +409,7 @@ fn is_executable(
     plugin_type: &str,
     executable: &Path,
     place: Place,
-    examined: &mut Examined<'_>,
+    examined: &mut Examination<'_>,
 ) -> bool {
     let mode = executable.metadata().map(|found| found.mode()).unwrap_or(0o111);
     if mode & 0o111 != 0 {

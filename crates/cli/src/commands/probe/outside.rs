@@ -17,7 +17,7 @@ const ADDRESSES_TRIED: usize = 4;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Outside {
+pub(super) struct OutsideReport {
     pub(super) target: String,
     /// Packets went there and came back.
     pub(super) reached: bool,
@@ -34,7 +34,7 @@ pub(super) struct Outside {
     pub(super) notes: Vec<String>,
 }
 
-impl Outside {
+impl OutsideReport {
     /// Returns the finding in words.
     pub(super) fn verdict(&self, gateways: &[Gateway]) -> String {
         let target = &self.target;
@@ -70,8 +70,8 @@ impl Outside {
 }
 
 /// Tries the outside from here; if that fails, from the machine's own namespace.
-pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> Outside {
-    let mut outside = Outside {
+pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) -> OutsideReport {
+    let mut outside = OutsideReport {
         target: target.to_owned(),
         reached: false,
         refused: false,
@@ -89,7 +89,7 @@ pub(super) fn outside(target: &str, host: &str, port: u16, home: Option<&Path>) 
         }
     };
     match connect(&addresses, port) {
-        Some(Ok(Reached { address, refused })) => {
+        Some(Ok(Responder { address, refused })) => {
             outside.reached = true;
             outside.refused = refused;
             outside.address = Some(address);
@@ -154,14 +154,14 @@ fn list(addresses: &[IpAddr]) -> String {
 
 /// An address that answered.
 #[derive(Debug, Clone, Copy)]
-struct Reached {
+struct Responder {
     address: SocketAddr,
     /// It refused the connection.
     refused: bool,
 }
 
 /// Connects to one of the addresses; `None` when there are none.
-fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
+fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Responder, String>> {
     let mut first_error = None;
     let end = Instant::now() + CONNECT_TIMEOUT * 2;
     for address in addresses.iter().take(ADDRESSES_TRIED) {
@@ -171,10 +171,10 @@ fn connect(addresses: &[IpAddr], port: u16) -> Option<Result<Reached, String>> {
             break;
         }
         match TcpStream::connect_timeout(&address, left) {
-            Ok(_) => return Some(Ok(Reached { address, refused: false })),
+            Ok(_) => return Some(Ok(Responder { address, refused: false })),
             // The other side refused: packets go there and back, and that is the question here.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                return Some(Ok(Reached { address, refused: true }));
+                return Some(Ok(Responder { address, refused: true }));
             }
             Err(error) => {
                 first_error.get_or_insert(format!("connect to {address}: {error}"));

@@ -10,10 +10,10 @@ use state::{Durability, Roots};
 
 use super::packet;
 use super::plan::{Content, Facts, NETWORK_MANAGER, Plan, Step};
-use super::record::{self, Before, Record};
+use super::record::{self, Record, UnitState};
 use super::systemctl::call;
 use crate::args::Install;
-use crate::commands::install::{self, Done, Goods, duplicate, replace_by_link};
+use crate::commands::install::{self, Goods, Installation, duplicate, replace_by_link};
 use crate::failure::Failure;
 use crate::net::session::Session;
 
@@ -27,12 +27,12 @@ pub(super) struct Work<'w> {
 
 /// How to undo one step.
 enum Undo {
-    Plugins(Vec<Done>),
+    Plugins(Vec<Installation>),
     /// The file is new, or its old content is at the second path.
     Written(PathBuf, Option<PathBuf>),
     /// The removed file, and whether the earlier file of another program was restored in its place.
     Removed(PathBuf, bool),
-    TakenOver(String, Before),
+    TakenOver(String, UnitState),
     Enabled,
     Started,
 }
@@ -106,7 +106,7 @@ fn one(
             }
         }
         Step::TakeOver { unit } => {
-            let was = work.facts.units.get(unit).map_or(Before::default(), |unit| unit.is);
+            let was = work.facts.units.get(unit).map_or(UnitState::default(), |unit| unit.is);
             undo.push(Undo::TakenOver(unit.clone(), was));
             call(&["stop", unit])?;
             if was.enabled {
@@ -187,7 +187,7 @@ fn roll_back(undo: Vec<Undo>, plan: &Plan, work: &Work<'_>) -> Vec<Failure> {
     let (mut changes_units, mut restarts) = (false, false);
     for undo in undo.into_iter().rev() {
         let done = match undo {
-            Undo::Plugins(done) => done.into_iter().rev().try_for_each(Done::take_back),
+            Undo::Plugins(done) => done.into_iter().rev().try_for_each(Installation::revert),
             Undo::Written(path, copy) => {
                 changes_units |= path.starts_with("/etc");
                 match copy {
@@ -239,7 +239,7 @@ pub(super) fn put_back(copy: &Path, path: &Path) -> Result<(), Failure> {
 }
 
 /// Enables and starts another package's unit again, if it was so before.
-pub(super) fn give_back(unit: &str, was: Before) -> Result<(), Failure> {
+pub(super) fn give_back(unit: &str, was: UnitState) -> Result<(), Failure> {
     if was.enabled {
         call(&["--quiet", "enable", unit])?;
     }

@@ -9,13 +9,13 @@ use cni::code;
 use rustix::fs::{Access, access};
 
 use super::plan::{
-    FIREWALLD, Facts, GENERATOR, NETWORK_MANAGER, NETWORKD, OTHERS, Paths, Plugins, Wanted,
+    DesiredMachine, FIREWALLD, Facts, GENERATOR, NETWORK_MANAGER, NETWORKD, OTHERS, Paths, Plugins,
     unit_names,
 };
-use super::record::{self, Here, Options, Record};
+use super::record::{self, Options, PathState, Record};
 use super::systemctl::{self, Unit};
 use crate::args::{Install, Setup};
-use crate::commands::install::{self, Goods, Planned};
+use crate::commands::install::{self, Goods, InstallPlan};
 use crate::failure::Failure;
 use crate::net::runtimes::Runtimes;
 use crate::net::session::Session;
@@ -45,8 +45,8 @@ pub(super) fn facts(
     let (used_by, mut notes) = runtimes.tell(&dirs, &|dir| goods.present(dir));
     let mut plugins = Vec::new();
     for dir in &dirs {
-        let created = Planned::to_create(dir, install, session);
-        let planned = Planned::of(dir, created, goods, install, session)?;
+        let created = InstallPlan::to_create(dir, install, session);
+        let planned = InstallPlan::of(dir, created, goods, install, session)?;
         for note in planned.notes() {
             if !notes.contains(note) {
                 notes.push(note.clone());
@@ -154,13 +154,13 @@ pub(super) fn options(args: &Setup, record: Option<&Record>) -> Install {
 }
 
 /// Looks at the files that are to be written, and at those that were written before.
-pub(super) fn paths(wanted: &Wanted, record: Option<&Record>) -> Result<Paths, Failure> {
+pub(super) fn paths(wanted: &DesiredMachine, record: Option<&Record>) -> Result<Paths, Failure> {
     let mut paths = Paths::default();
     let recorded = record.iter().flat_map(|record| &record.files).map(|written| &written.path);
     for path in wanted.files.iter().map(|file| &file.path).chain(recorded) {
-        paths.here.insert(path.clone(), Here::at(path)?);
+        paths.here.insert(path.clone(), PathState::at(path)?);
         let kept = record::kept(path);
-        paths.here.insert(kept.clone(), Here::at(&kept)?);
+        paths.here.insert(kept.clone(), PathState::at(&kept)?);
         paths.unwritable.extend(unwritable(path));
     }
     for (folder, _) in &wanted.folders {

@@ -11,7 +11,7 @@ use agent::{keys, load, show, units};
 use cni::code;
 use serde::Serialize;
 
-use super::record::{self, Digest, Here, Options, Record, TakenOver, Written};
+use super::record::{self, Digest, ForeignUnit, Options, PathState, Record, WrittenFile};
 use super::systemctl::Unit;
 use crate::VERSION;
 use crate::daemon_process::DAEMON;
@@ -89,7 +89,7 @@ pub(super) struct Facts {
 /// What is at the paths that matter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paths {
-    pub(super) here: BTreeMap<PathBuf, Here>,
+    pub(super) here: BTreeMap<PathBuf, PathState>,
     /// Folders that do not exist, with those above them.
     pub(super) missing: BTreeSet<PathBuf>,
     /// Paths at which nothing can be written, each with the reason.
@@ -103,18 +103,18 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    pub(super) fn at(&self, path: &Path) -> &Here {
-        self.here.get(path).unwrap_or(&Here::Absent)
+    pub(super) fn at(&self, path: &Path) -> &PathState {
+        self.here.get(path).unwrap_or(&PathState::Absent)
     }
 
     /// Says whether another program's file is still in its place, although the record says that we
     /// keep it: then `setup` was interrupted.
-    pub(super) fn is_others(&self, written: &Written) -> bool {
+    pub(super) fn is_others(&self, written: &WrittenFile) -> bool {
         let (here, kept) = (self.at(&written.path), self.at(&record::kept(&written.path)));
         written.kept
-            && *here != Here::Absent
+            && *here != PathState::Absent
             && !written.is(here)
-            && (*kept == Here::Absent || kept == here)
+            && (*kept == PathState::Absent || kept == here)
     }
 }
 
@@ -159,7 +159,7 @@ impl File {
 
 /// What a machine is to have.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct DesiredMachine {
     pub(super) files: Vec<File>,
     /// Folders that the configuration names, each with its mode.
     pub(super) folders: Vec<(PathBuf, u32)>,
@@ -258,7 +258,7 @@ pub(super) struct Plan {
 }
 
 /// Returns what this machine is to have. `own` and `daemon` are the executables.
-pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -> Wanted {
+pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -> DesiredMachine {
     let config = facts.configuration.clone().unwrap_or_else(|| first_configuration(facts));
     let mut files = Vec::new();
     // A package replaces its own executables and units, and removes them.
@@ -294,7 +294,7 @@ pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -
     }
     let takes_over = config.dhcp.enable
         && units::socket("dhcp", &config) == units::socket("dhcp", &Config::default());
-    Wanted { files, folders, services, takes_over }
+    DesiredMachine { files, folders, services, takes_over }
 }
 
 /// The executables. In a folder of plugins they are beside the plugins.
@@ -374,7 +374,7 @@ fn folders(config: &Config, services: &[&'static str]) -> Vec<(PathBuf, u32)> {
     folders
 }
 
-impl Wanted {
+impl DesiredMachine {
     /// Returns the folders that must exist, or will.
     pub(super) fn all_folders(&self) -> BTreeSet<PathBuf> {
         let above = self.files.iter().filter_map(|file| file.path.parent());
@@ -395,7 +395,7 @@ pub(super) fn unit_names() -> Vec<String> {
 /// Decides what to do.
 pub(super) fn plan(
     facts: &Facts,
-    wanted: &Wanted,
+    wanted: &DesiredMachine,
     paths: &Paths,
     sends_packet: bool,
 ) -> Result<Plan, Failure> {
@@ -449,7 +449,7 @@ pub(super) fn plan(
         let here = paths.at(&path);
         if written.is(here) {
             plan.steps.push(Step::RemoveFile { path, restores: written.kept });
-        } else if *here != Here::Absent && !paths.is_others(written) {
+        } else if *here != PathState::Absent && !paths.is_others(written) {
             plan.notes
                 .push(format!("{} was changed since setup wrote it: it stays", path.display()));
         }
@@ -469,7 +469,7 @@ pub(super) fn plan(
         for name in OTHERS.into_iter().filter(|name| is_in_use(facts, name)) {
             plan.steps.push(Step::TakeOver { unit: name.to_owned() });
             if record.taken_over.iter().all(|taken| taken.unit != name) {
-                record.taken_over.push(TakenOver { unit: name.to_owned(), was: unit(name).is });
+                record.taken_over.push(ForeignUnit { unit: name.to_owned(), was: unit(name).is });
             }
         }
     }
@@ -535,8 +535,8 @@ impl Plan {
         let here = paths.at(path);
         let recorded = old.and_then(|old| old.of_file(path));
         let decision = match here {
-            Here::Absent => Decision::Write { keeps: false },
-            Here::Other => {
+            PathState::Absent => Decision::Write { keeps: false },
+            PathState::Other => {
                 return Err(Failure::new(
                     code::INVALID_CONFIG,
                     format!("{} is not a file, and setup would write one", path.display()),
@@ -544,7 +544,7 @@ impl Plan {
                 .hint("move it away"));
             }
             here if here.holds(&file.digest) => Decision::IsThere,
-            Here::There { by_hand, .. } => match (file.kind, recorded) {
+            PathState::There { by_hand, .. } => match (file.kind, recorded) {
                 (Kind::First, _) => Decision::Stays,
                 (_, Some(written)) if written.is(here) => Decision::Write { keeps: false },
                 (_, Some(written)) if paths.is_others(written) => Decision::Write { keeps: true },
@@ -561,7 +561,7 @@ impl Plan {
             },
         };
         let kept = recorded.is_some_and(|written| written.kept);
-        let now = |kept| Written::new(path, file.digest.clone(), kept);
+        let now = |kept| WrittenFile::new(path, file.digest.clone(), kept);
         match decision {
             Decision::Write { keeps } => {
                 let content = file.content.clone();
@@ -609,14 +609,14 @@ impl Plan {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::super::record::Before;
+    use super::super::record::UnitState;
     use super::*;
 
     fn loaded(name: &str, enabled: bool, active: bool) -> (String, Unit) {
         let unit = Unit {
             name: name.to_owned(),
             is_loaded: true,
-            is: Before { enabled, active },
+            is: UnitState { enabled, active },
             ..Unit::default()
         };
         (name.to_owned(), unit)
@@ -632,12 +632,12 @@ mod tests {
         }
     }
 
-    fn wants(facts: &Facts) -> Wanted {
+    fn wants(facts: &Facts) -> DesiredMachine {
         wanted(facts, &Arc::new(b"netwright".to_vec()), &Arc::new(b"netwrightd".to_vec()))
     }
 
     /// The paths of a machine on which the folders of systemd are.
-    fn fresh(wanted: &Wanted) -> Paths {
+    fn fresh(wanted: &DesiredMachine) -> Paths {
         let new = wanted.all_folders().into_iter();
         let is_there = |dir: &PathBuf| {
             [UNITS, GENERATORS, units::PROGRAMS, "/etc"].iter().any(|is| dir == Path::new(is))
@@ -665,14 +665,14 @@ mod tests {
                         let here = paths.here[path].clone();
                         paths.here.insert(record::kept(path), here);
                     }
-                    let here = Here::There { content: digest, by_hand: true };
+                    let here = PathState::There { content: digest, by_hand: true };
                     paths.here.insert(path.clone(), here);
                 }
                 Step::RemoveFile { path, .. } => {
-                    paths.here.insert(path.clone(), Here::Absent);
+                    paths.here.insert(path.clone(), PathState::Absent);
                 }
                 Step::TakeOver { unit } => {
-                    facts.units.get_mut(unit).unwrap().is = Before::default();
+                    facts.units.get_mut(unit).unwrap().is = UnitState::default();
                 }
                 Step::Start { units } | Step::Restart { units } => {
                     facts.units.extend(units.iter().map(|unit| loaded(unit, true, true)));
@@ -798,7 +798,7 @@ mod tests {
         let mut paths = fresh(&wants(&facts));
         paths.here.insert(
             NETWORK_MANAGERS.into(),
-            Here::There { content: Digest::of(b"another's"), by_hand: false },
+            PathState::There { content: Digest::of(b"another's"), by_hand: false },
         );
         let plan = planned(&facts, &paths).unwrap();
         let of_others: Vec<String> = plan
@@ -812,8 +812,11 @@ mod tests {
             plan.notes,
             ["/etc/NetworkManager/conf.d/90-netwright.conf is not setup's: it stays as it is"]
         );
-        let was = Before { enabled: true, active: true };
-        assert_eq!(plan.record.taken_over, [TakenOver { unit: "cni-dhcp.socket".to_owned(), was }]);
+        let was = UnitState { enabled: true, active: true };
+        assert_eq!(
+            plan.record.taken_over,
+            [ForeignUnit { unit: "cni-dhcp.socket".to_owned(), was }]
+        );
         let config = first_configuration(&facts);
         assert!(config.dhcp.enable);
         assert_eq!(
@@ -921,10 +924,12 @@ mod tests {
         // As an older version would have left it.
         let older = |path: &str, paths: &mut Paths, record: &mut Record| {
             let content = Digest::of(path.as_bytes());
-            paths.here.insert(path.into(), Here::There { content: content.clone(), by_hand: true });
+            paths
+                .here
+                .insert(path.into(), PathState::There { content: content.clone(), by_hand: true });
             match record.files.iter_mut().find(|file| file.path == Path::new(path)) {
                 Some(file) => file.content = content,
-                None => record.files.push(Written::new(Path::new(path), content, false)),
+                None => record.files.push(WrittenFile::new(Path::new(path), content, false)),
             }
         };
         // Interrupted between two files.
@@ -939,7 +944,7 @@ mod tests {
         older("/usr/local/bin/netwrightd", &mut paths, record);
         older("/etc/systemd/system/netwright.target", &mut paths, record);
         older("/etc/systemd/system/netwrightd@old.socket", &mut paths, record);
-        let edited = Here::There { content: Digest::of(b"edited"), by_hand: true };
+        let edited = PathState::There { content: Digest::of(b"edited"), by_hand: true };
         paths.here.insert("/etc/systemd/system/netwrightd@dhcp.socket".into(), edited.clone());
         paths.here.insert(load::FILE.into(), edited);
         check(
@@ -982,7 +987,7 @@ mod tests {
             [("/usr/local/bin/netwright", false), ("/etc/systemd/system/netwright.target", true)]
         {
             let content = Digest::of(b"another");
-            paths.here.insert(path.into(), Here::There { content, by_hand });
+            paths.here.insert(path.into(), PathState::There { content, by_hand });
         }
         let plan = planned(&facts, &paths).unwrap();
         let kept: Vec<String> = plan
@@ -999,7 +1004,7 @@ mod tests {
             ]
         );
         assert!(plan.steps.iter().any(|step| matches!(step, Step::Restart { .. })));
-        assert_eq!(plan.record.target, Before { enabled: true, active: true });
+        assert_eq!(plan.record.target, UnitState { enabled: true, active: true });
         // Interrupted between the two: the record exists, and the file still belongs to the other
         // program.
         let theirs = paths.here.clone();
@@ -1026,8 +1031,8 @@ mod tests {
             change(&mut paths);
             planned(&facts, &paths).unwrap_err().text()
         };
-        let foreign = Here::There { content: Digest::of(b"x"), by_hand: false };
-        let unit = |here: &Here, paths: &mut Paths| {
+        let foreign = PathState::There { content: Digest::of(b"x"), by_hand: false };
+        let unit = |here: &PathState, paths: &mut Paths| {
             paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), here.clone());
         };
         expect![[r#"
@@ -1039,7 +1044,7 @@ mod tests {
             error: /etc/systemd/system/netwrightd@.service is not a file, and setup would write one
             hint: move it away
         "#]]
-        .assert_eq(&with(&|paths| unit(&Here::Other, paths)));
+        .assert_eq(&with(&|paths| unit(&PathState::Other, paths)));
         expect![[r#"
             error: /usr/lib/systemd/system/netwright.target is there: a package installed Netwright's services
             hint: call the `netwright` of that package, or remove it first

@@ -36,13 +36,13 @@ pub(super) struct Record {
     pub(super) options: Options,
     /// The folders of plugins in which nothing of ours was before.
     pub(super) plugins: Vec<PathBuf>,
-    pub(super) files: Vec<Written>,
+    pub(super) files: Vec<WrittenFile>,
     /// The folders that did not exist before, the outer ones first.
     pub(super) folders: Vec<PathBuf>,
     /// Units of others that were stopped and disabled.
-    pub(super) taken_over: Vec<TakenOver>,
+    pub(super) taken_over: Vec<ForeignUnit>,
     /// What `netwright.target` was before.
-    pub(super) target: Before,
+    pub(super) target: UnitState,
     /// Whether nothing of ours was on the machine before, so that our state goes with the rest.
     pub(super) owns_state: bool,
 }
@@ -57,10 +57,10 @@ pub(super) struct Options {
     pub(super) no_config: bool,
 }
 
-/// A file that was written.
+/// A file that `setup` wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Written {
+pub(super) struct WrittenFile {
     pub(super) path: PathBuf,
     pub(super) content: Digest,
     /// What an earlier `setup` wrote there, while it is being replaced.
@@ -71,13 +71,13 @@ pub(super) struct Written {
     pub(super) kept: bool,
 }
 
-impl Written {
+impl WrittenFile {
     pub(super) fn new(path: &Path, content: Digest, kept: bool) -> Self {
-        Written { path: path.to_owned(), content, older: None, kept }
+        WrittenFile { path: path.to_owned(), content, older: None, kept }
     }
 
     /// Says whether it is still what was written.
-    pub(super) fn is(&self, here: &Here) -> bool {
+    pub(super) fn is(&self, here: &PathState) -> bool {
         here.holds(&self.content) || self.older.as_ref().is_some_and(|older| here.holds(older))
     }
 }
@@ -107,20 +107,20 @@ impl Digest {
 
 /// A unit of another package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TakenOver {
+pub(super) struct ForeignUnit {
     pub(super) unit: String,
-    pub(super) was: Before,
+    pub(super) was: UnitState,
 }
 
 /// What a unit was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Before {
+pub(super) struct UnitState {
     pub(super) enabled: bool,
     pub(super) active: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct OnDisk {
+struct RecordFile {
     format: u32,
     #[serde(rename = "setup")]
     record: Record,
@@ -155,7 +155,7 @@ impl Record {
         let broken = |failure: Failure| {
             failure.hint("it says what `setup --undo` removes: restore it from a backup")
         };
-        match serde_json::from_slice::<OnDisk>(&bytes) {
+        match serde_json::from_slice::<RecordFile>(&bytes) {
             Ok(read) if read.format == FORMAT => Ok(Some(read.record)),
             Ok(read) => Err(Failure::of_format(&path, read.format, FORMAT)
                 .hint("use the version that wrote it")),
@@ -168,7 +168,7 @@ impl Record {
 
     pub(super) fn write(&self, roots: &Roots) -> Result<(), Failure> {
         let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
-        let on_disk = OnDisk { format: FORMAT, record: self.clone() };
+        let on_disk = RecordFile { format: FORMAT, record: self.clone() };
         let bytes = serde_json::to_vec_pretty(&on_disk).expect("a record has string keys only");
         state::create_directory(&folder(roots), 0o700).map_err(failed)?;
         state::write_atomic(&file(roots), &bytes, 0o600, Durability::Synced).map_err(failed)
@@ -194,7 +194,7 @@ impl Record {
     }
 
     /// Returns what was recorded of a file.
-    pub(super) fn of_file(&self, path: &Path) -> Option<&Written> {
+    pub(super) fn of_file(&self, path: &Path) -> Option<&WrittenFile> {
         self.files.iter().find(|written| written.path == path)
     }
 }
@@ -217,7 +217,7 @@ fn beside(path: &Path, what: &str) -> PathBuf {
 
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Here {
+pub(super) enum PathState {
     Absent,
     /// A file or a link, and whether an administrator seems to have copied it from our `deploy`
     /// folder.
@@ -235,7 +235,7 @@ const MARKS: [&str; 2] = [
     "# Made from the service's rights (crates/agent/src/rights.rs).",
 ];
 
-impl Here {
+impl PathState {
     /// Looks at a path.
     pub(super) fn at(path: &Path) -> Result<Self, Failure> {
         let failed = |error: &std::io::Error| {
@@ -243,27 +243,27 @@ impl Here {
         };
         let found = match path.symlink_metadata() {
             Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Here::Absent),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(PathState::Absent),
             // A file stands where a folder of the path should be.
-            Err(error) if error.kind() == ErrorKind::NotADirectory => return Ok(Here::Absent),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => return Ok(PathState::Absent),
             Err(error) => return Err(failed(&error)),
         };
         if found.is_symlink() {
             let target = fs::read_link(path).map_err(|error| failed(&error))?;
             let by_hand = target.file_name().is_some_and(|name| name == "netwrightd");
-            return Ok(Here::There { content: Digest::Link(target), by_hand });
+            return Ok(PathState::There { content: Digest::Link(target), by_hand });
         }
         if !found.is_file() {
-            return Ok(Here::Other);
+            return Ok(PathState::Other);
         }
         let bytes = fs::read(path).map_err(|error| failed(&error))?;
         let text = std::str::from_utf8(&bytes).unwrap_or_default();
         let by_hand = MARKS.iter().any(|mark| text.contains(mark));
-        Ok(Here::There { content: Digest::of(&bytes), by_hand })
+        Ok(PathState::There { content: Digest::of(&bytes), by_hand })
     }
 
     pub(super) fn holds(&self, wanted: &Digest) -> bool {
-        matches!(self, Here::There { content, .. } if content == wanted)
+        matches!(self, PathState::There { content, .. } if content == wanted)
     }
 }
 

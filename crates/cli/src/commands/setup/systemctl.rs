@@ -7,7 +7,7 @@ use std::time::Duration;
 use cni::code;
 use cni::text::one_line;
 
-use super::record::Before;
+use super::record::UnitState;
 use crate::failure::Failure;
 use crate::net::programs;
 
@@ -26,7 +26,7 @@ pub(super) struct Unit {
     pub(super) is_loaded: bool,
     /// Its file has changed since.
     pub(super) is_outdated: bool,
-    pub(super) is: Before,
+    pub(super) is: UnitState,
     pub(super) file: PathBuf,
 }
 
@@ -85,7 +85,7 @@ fn unit(block: &str) -> Unit {
         name: String::new(),
         is_loaded: of("LoadState") == "loaded",
         is_outdated: of("NeedDaemonReload") == "yes",
-        is: Before {
+        is: UnitState {
             enabled: matches!(of("UnitFileState"), "enabled" | "enabled-runtime"),
             active: matches!(of("ActiveState"), "active" | "activating" | "reloading"),
         },
@@ -103,7 +103,7 @@ mod tests {
                      FragmentPath=/lib/systemd/system/cni-dhcp.socket\nNeedDaemonReload=no";
         let read = unit(block);
         assert!(read.is_loaded && !read.is_outdated);
-        assert_eq!(read.is, Before { enabled: true, active: true });
+        assert_eq!(read.is, UnitState { enabled: true, active: true });
         assert_eq!(read.file, Path::new("/lib/systemd/system/cni-dhcp.socket"));
         let none = "Id=x.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\nFragmentPath=";
         assert_eq!(unit(none), Unit::default());

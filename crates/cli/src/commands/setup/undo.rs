@@ -10,9 +10,9 @@ use state::Roots;
 
 use super::apply::{give_back, put_back, stop};
 use super::plan::{NETWORK_MANAGER, NETWORK_MANAGERS, Paths, is_unit};
-use super::record::{self, Before, Here, Record};
+use super::record::{self, PathState, Record, UnitState};
 use super::systemctl::{Unit, call};
-use crate::commands::install::{self, Removed};
+use crate::commands::install::{self, RemovalReport};
 use crate::failure::Failure;
 use crate::net::session::Session;
 
@@ -23,7 +23,7 @@ const DHCP_TODO: &str = "/run/cni/dhcp.sock.todo";
 /// One step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
-pub(super) enum Back {
+pub(super) enum UndoStep {
     Stop,
     Disable {
         unit: &'static str,
@@ -56,41 +56,43 @@ pub(super) enum Back {
     RemoveState,
 }
 
-impl fmt::Display for Back {
+impl fmt::Display for UndoStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Back::Stop => write!(f, "stop {} and the services", units::TARGET),
-            Back::Disable { unit } => write!(f, "disable {unit}"),
-            Back::RemoveFile { path, restores: true } => {
+            UndoStep::Stop => write!(f, "stop {} and the services", units::TARGET),
+            UndoStep::Disable { unit } => write!(f, "disable {unit}"),
+            UndoStep::RemoveFile { path, restores: true } => {
                 write!(f, "put back what was at {}", path.display())
             }
-            Back::RemoveFile { path, restores: false } => write!(f, "remove {}", path.display()),
-            Back::Reload => write!(f, "have systemd read its units again"),
-            Back::Start { unit } => write!(f, "start {unit}"),
-            Back::RestoreUnit { unit, enables, starts } => match (enables, starts) {
+            UndoStep::RemoveFile { path, restores: false } => {
+                write!(f, "remove {}", path.display())
+            }
+            UndoStep::Reload => write!(f, "have systemd read its units again"),
+            UndoStep::Start { unit } => write!(f, "start {unit}"),
+            UndoStep::RestoreUnit { unit, enables, starts } => match (enables, starts) {
                 (true, true) => write!(f, "enable and start {unit}"),
                 (true, false) => write!(f, "enable {unit}"),
                 (false, _) => write!(f, "start {unit}"),
             },
-            Back::ReloadNetworkManager => {
+            UndoStep::ReloadNetworkManager => {
                 write!(f, "have NetworkManager read its configuration again")
             }
-            Back::RemovePlugins { folders, made, .. } => {
+            UndoStep::RemovePlugins { folders, made, .. } => {
                 write!(f, "remove the plugins from {}", super::plan::all(folders))?;
                 match made.as_slice() {
                     [] => Ok(()),
                     made => write!(f, ", and {} if empty then", super::plan::all(made)),
                 }
             }
-            Back::RemoveState => write!(f, "remove our state, and our tables of nftables"),
+            UndoStep::RemoveState => write!(f, "remove our state, and our tables of nftables"),
         }
     }
 }
 
 /// What will be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Return {
-    pub(super) steps: Vec<Back>,
+pub(super) struct UndoPlan {
+    pub(super) steps: Vec<UndoStep>,
     pub(super) notes: Vec<String>,
     /// What is still recorded afterwards; `None` if everything is undone.
     pub(super) rest: Option<Record>,
@@ -98,17 +100,17 @@ pub(super) struct Return {
 
 /// The attachments of our plugins whose containers are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Living<'a> {
+pub(super) enum LiveAttachments<'a> {
     /// What they need stays.
     Keep(&'a [String]),
     /// They stay attached, and everything else goes; a line says what stays of them.
     Leave(&'a [String], &'a str),
 }
 
-impl Living<'_> {
+impl LiveAttachments<'_> {
     /// Says whether the plugins must stay.
     fn keeps_plugins(&self) -> bool {
-        matches!(self, Living::Keep(living) if !living.is_empty())
+        matches!(self, LiveAttachments::Keep(living) if !living.is_empty())
     }
 }
 
@@ -118,14 +120,14 @@ pub(super) fn plan(
     paths: &Paths,
     target: &Unit,
     network_manager: &Unit,
-    living: Living<'_>,
-) -> Return {
-    let mut plan = Return { steps: Vec::new(), notes: Vec::new(), rest: None };
+    living: LiveAttachments<'_>,
+) -> UndoPlan {
+    let mut plan = UndoPlan { steps: Vec::new(), notes: Vec::new(), rest: None };
     if target.is.active {
-        plan.steps.push(Back::Stop);
+        plan.steps.push(UndoStep::Stop);
     }
     if target.is.enabled && !record.target.enabled {
-        plan.steps.push(Back::Disable { unit: units::TARGET });
+        plan.steps.push(UndoStep::Disable { unit: units::TARGET });
     }
     let is_program = |path: &Path| path.parent() == Some(&record.programs);
     let mut changes_units = false;
@@ -138,13 +140,13 @@ pub(super) fn plan(
         // `setup` was interrupted before it replaced the file: at most the copy beside it is
         // removed.
         let is_others = paths.is_others(written);
-        if is_others && *paths.at(&record::kept(path)) == Here::Absent {
+        if is_others && *paths.at(&record::kept(path)) == PathState::Absent {
             continue;
         }
-        if is_others || written.is(here) || (*here == Here::Absent && written.kept) {
+        if is_others || written.is(here) || (*here == PathState::Absent && written.kept) {
             changes_units |= is_unit(path);
-            plan.steps.push(Back::RemoveFile { path: path.clone(), restores: written.kept });
-        } else if *here != Here::Absent {
+            plan.steps.push(UndoStep::RemoveFile { path: path.clone(), restores: written.kept });
+        } else if *here != PathState::Absent {
             let kept = match written.kept {
                 true => format!("; what was there before is {}", record::kept(path).display()),
                 false => String::new(),
@@ -156,29 +158,29 @@ pub(super) fn plan(
         }
     }
     if changes_units {
-        plan.steps.push(Back::Reload);
+        plan.steps.push(UndoStep::Reload);
     }
     if changes_units && record.target.active {
-        plan.steps.push(Back::Start { unit: units::TARGET });
+        plan.steps.push(UndoStep::Start { unit: units::TARGET });
     }
     for taken in record.taken_over.iter().rev() {
-        let Before { enabled, active } = taken.was;
+        let UnitState { enabled, active } = taken.was;
         let unit = taken.unit.clone();
-        plan.steps.push(Back::RestoreUnit { unit, enables: enabled, starts: active });
+        plan.steps.push(UndoStep::RestoreUnit { unit, enables: enabled, starts: active });
     }
-    let is_network_managers = |back: &Back| matches!(back, Back::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS));
+    let is_network_managers = |back: &UndoStep| matches!(back, UndoStep::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS));
     if network_manager.is.active && plan.steps.iter().any(is_network_managers) {
-        plan.steps.push(Back::ReloadNetworkManager);
+        plan.steps.push(UndoStep::ReloadNetworkManager);
     }
     let living = match living {
-        Living::Keep(living) if !living.is_empty() => living,
+        LiveAttachments::Keep(living) if !living.is_empty() => living,
         of => {
             let left = match of {
-                Living::Leave(living, stays) if !living.is_empty() => Some(stays),
+                LiveAttachments::Leave(living, stays) if !living.is_empty() => Some(stays),
                 _ => None,
             };
             if !record.plugins.is_empty() {
-                plan.steps.push(Back::RemovePlugins {
+                plan.steps.push(UndoStep::RemovePlugins {
                     folders: record.plugins.clone(),
                     leaves: left.is_some(),
                     made: paths.made.clone(),
@@ -187,7 +189,7 @@ pub(super) fn plan(
             }
             match left {
                 Some(stays) => plan.notes.push(stays.to_owned()),
-                None if record.owns_state => plan.steps.push(Back::RemoveState),
+                None if record.owns_state => plan.steps.push(UndoStep::RemoveState),
                 None => {}
             }
             return plan;
@@ -202,7 +204,7 @@ pub(super) fn plan(
     plan.rest = Some(Record {
         files: record.files.iter().filter(|file| is_program(&file.path)).cloned().collect(),
         taken_over: Vec::new(),
-        target: Before::default(),
+        target: UnitState::default(),
         ..record.clone()
     });
     plan
@@ -211,21 +213,23 @@ pub(super) fn plan(
 /// Does the steps, also after one that failed. Returns what failed, in which case the record stays,
 /// and what is left.
 pub(super) fn apply(
-    plan: &Return,
+    plan: &UndoPlan,
     record: &Record,
     roots: &Roots,
     open: &dyn Fn(bool) -> Result<Session, Failure>,
 ) -> (Vec<Failure>, Vec<String>) {
     let mut errors: Vec<Failure> = Vec::new();
-    let mut removed = Removed::default();
+    let mut removed = RemovalReport::default();
     for step in &plan.steps {
         // Our state has the record, which must be removed last.
-        if !errors.is_empty() && matches!(step, Back::RemovePlugins { .. } | Back::RemoveState) {
+        if !errors.is_empty()
+            && matches!(step, UndoStep::RemovePlugins { .. } | UndoStep::RemoveState)
+        {
             break;
         }
         errors.extend(one(step, open, &mut removed).err());
         // Services must not run without their files.
-        if !errors.is_empty() && *step == Back::Stop {
+        if !errors.is_empty() && *step == UndoStep::Stop {
             break;
         }
     }
@@ -246,24 +250,24 @@ pub(super) fn apply(
 }
 
 fn one(
-    step: &Back,
+    step: &UndoStep,
     open: &dyn Fn(bool) -> Result<Session, Failure>,
-    removed: &mut Removed,
+    removed: &mut RemovalReport,
 ) -> Result<(), Failure> {
     match step {
-        Back::Stop => stop(),
-        Back::Disable { unit } => call(&["--quiet", "disable", unit]).map(drop),
-        Back::RemoveFile { path, restores: true } => put_back(&record::kept(path), path),
-        Back::RemoveFile { path, restores: false } => {
+        UndoStep::Stop => stop(),
+        UndoStep::Disable { unit } => call(&["--quiet", "disable", unit]).map(drop),
+        UndoStep::RemoveFile { path, restores: true } => put_back(&record::kept(path), path),
+        UndoStep::RemoveFile { path, restores: false } => {
             state::withdraw(path).map(drop).map_err(|error| Failure::of(code::IO_FAILURE, &error))
         }
-        Back::Reload => call(&["daemon-reload"]).map(drop),
-        Back::Start { unit } => call(&["start", unit]).map(drop),
-        Back::RestoreUnit { unit, enables, starts } => {
-            give_back(unit, Before { enabled: *enables, active: *starts })
+        UndoStep::Reload => call(&["daemon-reload"]).map(drop),
+        UndoStep::Start { unit } => call(&["start", unit]).map(drop),
+        UndoStep::RestoreUnit { unit, enables, starts } => {
+            give_back(unit, UnitState { enabled: *enables, active: *starts })
         }
-        Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
-        Back::RemovePlugins { folders, leaves, remaining, .. } => {
+        UndoStep::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
+        UndoStep::RemovePlugins { folders, leaves, remaining, .. } => {
             let session = open(true)?;
             match leaves {
                 true => install::detach_ended(&session, removed)?,
@@ -274,7 +278,7 @@ fn one(
                 install::remove_from(folder, remaining, &session.roots, removed)
             })
         }
-        Back::RemoveState => {
+        UndoStep::RemoveState => {
             install::remove_state(&open(false)?, removed);
             Ok(())
         }
@@ -285,11 +289,11 @@ fn one(
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::super::record::{Digest, Options, TakenOver, Written};
+    use super::super::record::{Digest, ForeignUnit, Options, WrittenFile};
     use super::*;
 
-    fn there(text: &str) -> Here {
-        Here::There { content: Digest::of(text.as_bytes()), by_hand: true }
+    fn there(text: &str) -> PathState {
+        PathState::There { content: Digest::of(text.as_bytes()), by_hand: true }
     }
 
     /// A record of six files, of which two replaced another's.
@@ -310,9 +314,9 @@ mod tests {
             if kept {
                 paths.here.insert(record::kept(Path::new(path)), other.clone());
             }
-            files.push(Written::new(Path::new(path), content, kept));
+            files.push(WrittenFile::new(Path::new(path), content, kept));
         }
-        let was = Before { enabled: true, active: true };
+        let was = UnitState { enabled: true, active: true };
         let record = Record {
             version: "0.1.0".to_owned(),
             programs: "/usr/local/bin".into(),
@@ -320,21 +324,21 @@ mod tests {
             plugins: vec!["/usr/lib/cni".into()],
             files,
             folders: vec!["/etc/netwright".into()],
-            taken_over: vec![TakenOver { unit: "cni-dhcp.socket".to_owned(), was }],
-            target: Before::default(),
+            taken_over: vec![ForeignUnit { unit: "cni-dhcp.socket".to_owned(), was }],
+            target: UnitState::default(),
             owns_state: true,
         };
         (record, paths)
     }
 
     fn unit(enabled: bool, active: bool) -> Unit {
-        Unit { is: Before { enabled, active }, ..Unit::default() }
+        Unit { is: UnitState { enabled, active }, ..Unit::default() }
     }
 
     #[track_caller]
-    fn check(record: &Record, paths: &Paths, living: &[&str], expected: &Expect) -> Return {
+    fn check(record: &Record, paths: &Paths, living: &[&str], expected: &Expect) -> UndoPlan {
         let living: Vec<String> = living.iter().map(|name| (*name).to_owned()).collect();
-        let living = Living::Keep(&living);
+        let living = LiveAttachments::Keep(&living);
         let plan = plan(record, paths, &unit(true, true), &unit(true, true), living);
         let steps = plan.steps.iter().map(|step| format!("{step}\n"));
         let text: String =
@@ -374,7 +378,7 @@ mod tests {
         let (record, mut paths) = recorded();
         paths.here.insert("/etc/netwright/netwrightd.toml".into(), there("edited"));
         paths.here.insert("/etc/systemd/system/netwright.target".into(), there("edited"));
-        paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), Here::Absent);
+        paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), PathState::Absent);
         let plan = check(
             &record,
             &paths,
@@ -420,7 +424,7 @@ mod tests {
         let rest = plan.rest.unwrap();
         paths.here.retain(|path, _| path.starts_with("/usr/local"));
         let none = Unit::default();
-        let steps = super::plan(&rest, &paths, &none, &none, Living::Keep(&[])).steps;
+        let steps = super::plan(&rest, &paths, &none, &none, LiveAttachments::Keep(&[])).steps;
         let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"
             remove /usr/local/bin/netwrightd
@@ -435,23 +439,25 @@ mod tests {
     fn containers_that_are_left_keep_nothing_of_the_setup() {
         let (record, paths) = recorded();
         let (none, web) = (Unit::default(), ["net/web/eth0".to_owned()]);
-        let plan = super::plan(&record, &paths, &none, &none, Living::Leave(&web, "it stays"));
+        let plan =
+            super::plan(&record, &paths, &none, &none, LiveAttachments::Leave(&web, "it stays"));
         let programs = PathBuf::from("/usr/local/bin/netwright");
-        assert!(plan.steps.contains(&Back::RemoveFile { path: programs, restores: true }));
+        assert!(plan.steps.contains(&UndoStep::RemoveFile { path: programs, restores: true }));
         let (folders, leaves) = (vec!["/usr/lib/cni".into()], true);
         let (made, remaining) = (Vec::new(), Vec::new());
-        let last = Back::RemovePlugins { folders, leaves, made, remaining };
+        let last = UndoStep::RemovePlugins { folders, leaves, made, remaining };
         assert_eq!(plan.steps.last(), Some(&last));
         assert_eq!((plan.notes, plan.rest), (vec!["it stays".to_owned()], None));
-        let plan = super::plan(&record, &paths, &none, &none, Living::Leave(&[], "it stays"));
-        assert_eq!((plan.notes, plan.steps.last()), (Vec::new(), Some(&Back::RemoveState)));
+        let plan =
+            super::plan(&record, &paths, &none, &none, LiveAttachments::Leave(&[], "it stays"));
+        assert_eq!((plan.notes, plan.steps.last()), (Vec::new(), Some(&UndoStep::RemoveState)));
     }
 
     /// What ran before runs again.
     #[test]
     fn units_that_were_there_before_are_started_again() {
         let (mut record, paths) = recorded();
-        record.target = Before { enabled: true, active: true };
+        record.target = UnitState { enabled: true, active: true };
         record.owns_state = false;
         record.plugins.clear();
         record.taken_over.clear();
@@ -501,8 +507,8 @@ mod tests {
         );
         paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
         let none = Unit::default();
-        let again = super::plan(&record, &paths, &none, &none, Living::Keep(&[]));
-        assert!(!again.steps.iter().any(|step| matches!(step, Back::RemoveFile { .. })));
+        let again = super::plan(&record, &paths, &none, &none, LiveAttachments::Keep(&[]));
+        assert!(!again.steps.iter().any(|step| matches!(step, UndoStep::RemoveFile { .. })));
         assert_eq!((again.notes, plan.notes), (Vec::new(), Vec::new()));
     }
 }

@@ -23,7 +23,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use diagnose::{Answer, Asked, Question};
+use diagnose::{Answer, Probe, Question};
 use kernel::echo::{self, Echo};
 use kernel::netns::{Netns, within};
 use kernel::nft::trace::{Flow, FlowTrace};
@@ -32,9 +32,9 @@ use scene::Scene;
 
 use super::{micros, names};
 use crate::net::dns;
-use chain::Sent;
+use chain::SentPacket;
 use counted::Watch;
-use judged::Heard;
+use judged::FilterTrace;
 use sockets::Packet;
 
 /// A network namespace: a container's, by its ID, or the node's.
@@ -77,7 +77,7 @@ const REFUSED: &str = "it was refused on its way";
 
 /// A probe that is to be sent once more.
 #[derive(Debug)]
-struct Probe<'s> {
+struct FollowedProbe<'s> {
     /// The number of its question among all.
     number: usize,
     from: Place<'s>,
@@ -113,12 +113,15 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
     let events = trace.as_ref().and_then(|trace| trace.read().ok()).unwrap_or_default();
     drop(trace);
     let counted = watch.map(|watch| watch.end(&probes, &answers));
-    let heard: Vec<Heard<'_>> = judges
+    let heard: Vec<FilterTrace<'_>> = judges
         .iter_mut()
-        .map(|judge| Heard { place: judge.place, judged: judge.trace.heard().unwrap_or_default() })
+        .map(|judge| FilterTrace {
+            place: judge.place,
+            judged: judge.trace.heard().unwrap_or_default(),
+        })
         .collect();
     drop(judges);
-    let found: Vec<(usize, Found)> = probes
+    let found: Vec<(usize, FollowOutcome)> = probes
         .iter()
         .zip(answers)
         .enumerate()
@@ -126,7 +129,7 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
             let first = all.get(probe.number).map(|(_, answer)| answer);
             let answer = answer.or_else(|| first.filter(|one| **one == Answer::Refused).cloned());
             if let Some(answer) = answer.as_ref().filter(|answer| **answer != Answer::Refused) {
-                return (probe.number, Found::Answer(answer.clone()));
+                return (probe.number, FollowOutcome::Answer(answer.clone()));
             }
             let mut hops = match &counted {
                 Some(counted) => counted.hops(place, probe),
@@ -134,12 +137,12 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
             };
             judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
             let found = match answer {
-                None => Found::Hops(hops),
+                None => FollowOutcome::Hops(hops),
                 Some(_) if probe.is_refused_here(scene, &hops, counted.is_none()) => {
                     let error = REFUSED.to_owned();
-                    Found::Answer(Answer::Unreachable { error, hops })
+                    FollowOutcome::Answer(Answer::Unreachable { error, hops })
                 }
-                Some(refused) => Found::Answer(refused),
+                Some(refused) => FollowOutcome::Answer(refused),
             };
             (probe.number, found)
         })
@@ -148,8 +151,8 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
     for (number, found) in found {
         let Some((_, answer)) = all.get_mut(number) else { continue };
         match found {
-            Found::Answer(found) => *answer = found,
-            Found::Hops(found) => {
+            FollowOutcome::Answer(found) => *answer = found,
+            FollowOutcome::Hops(found) => {
                 if let Answer::Silent { hops } | Answer::Unreachable { hops, .. } = answer {
                     *hops = found;
                 }
@@ -160,16 +163,16 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
 
 /// What came of following a probe.
 #[derive(Debug)]
-enum Found {
+enum FollowOutcome {
     Answer(Answer),
     Hops(Vec<diagnose::Hop>),
 }
 
 /// Returns what is to be followed: some of each kind of question that was not answered, and then
 /// some of those that were refused, perhaps on this node.
-fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<Probe<'s>> {
-    let mut probes: Vec<Probe<'s>> = Vec::new();
-    let mut taken: Vec<&Asked> = Vec::new();
+fn prepare_all<'s>(scene: &'s Scene, all: &[(Question, Answer)]) -> Vec<FollowedProbe<'s>> {
+    let mut probes: Vec<FollowedProbe<'s>> = Vec::new();
+    let mut taken: Vec<&Probe> = Vec::new();
     let of = |is_meant: fn(&Answer) -> bool| {
         all.iter().enumerate().filter(move |(_, (_, answer))| is_meant(answer))
     };
@@ -199,7 +202,7 @@ fn prepare<'s>(
     question: &Question,
     number: usize,
     order: u16,
-) -> Option<Probe<'s>> {
+) -> Option<FollowedProbe<'s>> {
     let container = match &question.from {
         Some(id) => Some(scene.container(id)?),
         None => None,
@@ -209,9 +212,9 @@ fn prepare<'s>(
         None => None,
     };
     let to = match &question.asked {
-        Asked::Echo { to } => SocketAddr::new(*to, 0),
-        Asked::Connect { to } => *to,
-        Asked::Name { server } => SocketAddr::new(*server, dns::PORT),
+        Probe::Echo { to } => SocketAddr::new(*to, 0),
+        Probe::Connect { to } => *to,
+        Probe::Name { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };
     let make = || sockets::packet(&question.asked, to, order);
@@ -230,7 +233,7 @@ fn prepare<'s>(
     };
     let flows = flows::variants(scene, &flow);
     let owners = flows.iter().filter_map(|one| flows::owner(scene, one.destination)).collect();
-    Some(Probe {
+    Some(FollowedProbe {
         number,
         from: container.map(|container| container.id.as_str()),
         netns,
@@ -244,7 +247,7 @@ fn prepare<'s>(
 }
 
 /// Returns the lengths that links see of these probes.
-fn lengths(probes: &[Probe<'_>]) -> Vec<RangeInclusive<u32>> {
+fn lengths(probes: &[FollowedProbe<'_>]) -> Vec<RangeInclusive<u32>> {
     let lengths = probes
         .iter()
         .flat_map(|probe| HEADERS.iter().map(|header| probe.length.saturating_add(*header)));
@@ -262,7 +265,7 @@ fn lengths(probes: &[Probe<'_>]) -> Vec<RangeInclusive<u32>> {
 
 /// Begins to trace the packet filters that may judge the probes: the sender's, the node's and those
 /// of containers that are asked. Where there are no rules, nothing is made.
-fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
+fn judges<'s>(scene: &'s Scene, probes: &[FollowedProbe<'s>]) -> Vec<Judge<'s>> {
     let name = format!("netwright-doctor-{}", std::process::id());
     let open = |place: Place<'s>| {
         let families = flows::families(chain::namespace(scene, place)?);
@@ -285,7 +288,7 @@ fn judges<'s>(scene: &'s Scene, probes: &[Probe<'s>]) -> Vec<Judge<'s>> {
 }
 
 /// Returns the namespaces that the probes may pass.
-fn places<'s>(probes: &[Probe<'s>]) -> BTreeSet<Place<'s>> {
+fn places<'s>(probes: &[FollowedProbe<'s>]) -> BTreeSet<Place<'s>> {
     let mut places: BTreeSet<Place<'s>> = BTreeSet::from([None]);
     for probe in probes {
         places.insert(probe.from);
@@ -310,7 +313,7 @@ fn on_the_way<'t, T>(
 
 /// Sends all probes, each in a thread of its own, and waits for them together; returns the answers
 /// of those that are answered now.
-fn send_all(probes: &[Probe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> {
+fn send_all(probes: &[FollowedProbe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for probe in probes {
@@ -323,7 +326,7 @@ fn send_all(probes: &[Probe<'_>], trace: Option<&Trace>) -> Vec<Option<Answer>> 
     })
 }
 
-impl Probe<'_> {
+impl FollowedProbe<'_> {
     fn send(&self, trace: Option<&Trace>) -> Option<Answer> {
         if let Some(trace) = trace {
             trace.mark(&self.mark);
@@ -386,13 +389,19 @@ impl Probe<'_> {
         place.is_none_or(|id| self.from == Some(id) || self.owners.contains(id))
     }
 
-    fn sent(&self) -> Sent<'_> {
+    fn sent(&self) -> SentPacket<'_> {
         let answer = match self.packet {
             // What answers has the same options.
             Packet::Echo | Packet::Connect(_) => Some(self.length),
             Packet::Name(_) => None,
         };
-        Sent { from: self.from, mark: &self.mark, to: self.to.ip(), length: self.length, answer }
+        SentPacket {
+            from: self.from,
+            mark: &self.mark,
+            to: self.to.ip(),
+            length: self.length,
+            answer,
+        }
     }
 }
 

@@ -58,16 +58,16 @@ pub(super) fn ask(address: IpAddr, link: &str) -> Answer {
     }
 }
 
-fn told(error: &dyn Error) -> String {
+fn with_causes(error: &dyn Error) -> String {
     cni::Error::from_chain(cni::code::IO_FAILURE, error).msg
 }
 
 fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
-    let mut routes = RouteSocket::open().map_err(|error| told(&error))?;
-    let link = routes.link_by_name(name).map_err(|error| told(&error))?;
+    let mut routes = RouteSocket::open().map_err(|error| with_causes(&error))?;
+    let link = routes.link_by_name(name).map_err(|error| with_causes(&error))?;
     let link = link.ok_or_else(|| format!("there is no link {name}"))?;
     let mac = link.mac.ok_or_else(|| format!("{name} has no hardware address"))?;
-    let own = routes.addresses(Some(link.index)).map_err(|error| told(&error))?;
+    let own = routes.addresses(Some(link.index)).map_err(|error| with_causes(&error))?;
     let usable = own.iter().filter(|one| !one.tentative() && !one.dad_failed());
     let own: Vec<IpNet> = usable.map(|one| one.address).collect();
     let (question, filter) = match address {
@@ -78,13 +78,13 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
             (solicitation(mac, source, target), Filter::advertisements())
         }
     };
-    let socket = PacketSocket::open(link.index, &filter).map_err(|error| told(&error))?;
+    let socket = PacketSocket::open(link.index, &filter).map_err(|error| with_causes(&error))?;
     // On a sound network no machine answers for our own address.
     let is_own = own.iter().any(|net| net.addr() == address);
     let (tries, wait) = if is_own { (1, OTHERS) } else { (TRIES, WAIT) };
     let mut found = BTreeSet::new();
     for _ in 0..tries {
-        socket.send(&question).map_err(|error| told(&error))?;
+        socket.send(&question).map_err(|error| with_causes(&error))?;
         listen(&socket, address, wait, &mut found)?;
         if !found.is_empty() {
             break;
@@ -109,7 +109,7 @@ fn listen(
         if left.is_zero() || ready.is_ok_and(|ready| ready == 0) {
             break;
         }
-        let frame = socket.receive(&mut buffer).map_err(|error| told(&error))?;
+        let frame = socket.receive(&mut buffer).map_err(|error| with_causes(&error))?;
         if let Some(mac) = frame.and_then(|frame| owner(frame.octets, address))
             && found.insert(mac)
         {

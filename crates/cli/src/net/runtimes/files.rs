@@ -9,7 +9,7 @@ const DEPTH: usize = 8;
 
 /// Where a runtime looks, as far as its files say.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct SearchPaths {
     pub(super) plugin_dirs: Option<Vec<PathBuf>>,
     pub(super) conf_dir: Option<PathBuf>,
     /// The file that names the plugin folders.
@@ -53,8 +53,8 @@ impl Machine<'_> {
 
     /// Reads containerd's file and what it imports. A section of a later file replaces that of an
     /// earlier one (`man 5 containerd-config.toml` "imports"; containerd's `mergeConfig`).
-    pub(super) fn containerd(&self, file: &str) -> Result<Option<Said>, String> {
-        let mut said = Said::default();
+    pub(super) fn containerd(&self, file: &str) -> Result<Option<SearchPaths>, String> {
+        let mut said = SearchPaths::default();
         let mut pending = vec![(PathBuf::from(file), 0)];
         let mut seen = Vec::new();
         let mut is_there = false;
@@ -95,7 +95,11 @@ impl Machine<'_> {
 
     /// Reads podman's files (`man 5 containers.conf`): a later one wins over an earlier one. `only`
     /// is what the environment names in place of all files, `last` a file after all of them.
-    pub(super) fn podman(&self, only: Option<&str>, last: Option<&str>) -> Result<Said, String> {
+    pub(super) fn podman(
+        &self,
+        only: Option<&str>,
+        last: Option<&str>,
+    ) -> Result<SearchPaths, String> {
         let mut files = Vec::new();
         match only {
             Some(file) => files.push(PathBuf::from(file)),
@@ -145,7 +149,7 @@ impl Machine<'_> {
     }
 
     /// Reads CRI-O's files (`man 5 crio.conf`, `man 5 crio.conf.d`).
-    pub(super) fn cri_o(&self) -> Result<Said, String> {
+    pub(super) fn cri_o(&self) -> Result<SearchPaths, String> {
         let mut files = vec![PathBuf::from("/etc/crio/crio.conf")];
         files.extend(self.files(Path::new("/etc/crio/crio.conf.d"), "", ""));
         self.merged(&files, |table, said, path| {
@@ -162,7 +166,7 @@ impl Machine<'_> {
     }
 
     /// Reads nerdctl's file (its `docs/config.md`).
-    pub(super) fn nerdctl(&self) -> Result<Said, String> {
+    pub(super) fn nerdctl(&self) -> Result<SearchPaths, String> {
         let file = PathBuf::from("/etc/nerdctl/nerdctl.toml");
         self.merged(&[file], |table, said, path| {
             if let Some(dir) = text(table.get("cni_path")) {
@@ -176,9 +180,9 @@ impl Machine<'_> {
     fn merged(
         &self,
         files: &[PathBuf],
-        mut take: impl FnMut(&Table, &mut Said, &Path),
-    ) -> Result<Said, String> {
-        let mut said = Said::default();
+        mut take: impl FnMut(&Table, &mut SearchPaths, &Path),
+    ) -> Result<SearchPaths, String> {
+        let mut said = SearchPaths::default();
         for path in files {
             if let Some(table) = self.read(path)? {
                 take(&table, &mut said, path);

@@ -9,12 +9,12 @@ use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{Apart, CachedAttachment, Known, Presence};
 use kernel::living::Census;
 use kernel::netns::Netns;
-use scene::{Attachment, Container, Drift, Port, Transport, Unfinished};
+use scene::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
 use serde::Deserialize;
 use state::Roots;
 
 use super::wanted_items;
-use crate::net::attachments::{self, Shown};
+use crate::net::attachments::{self, AttachmentList};
 use crate::net::dockers::{self, Endpoint};
 use crate::net::runtime_names::RuntimeNames;
 use crate::net::session::Session;
@@ -37,7 +37,7 @@ pub(super) struct Subject {
 
 /// Returns the containers of what is known, by their IDs.
 pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-    let Shown { known, parts, .. } = attachments::with_parts(session, known);
+    let AttachmentList { known, parts, .. } = attachments::with_parts(session, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
         let docker = dockers::endpoint(&one, &session.roots);
@@ -311,10 +311,10 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
 }
 
 /// Returns an ADD that has not completed and is no longer running.
-fn unfinished(known: &Known) -> Option<Unfinished> {
+fn unfinished(known: &Known) -> Option<UnfinishedAdd> {
     let cached = known.cached.as_ref()?;
     let ended = cached.result.is_none() && !cached.is_under_way();
-    ended.then(|| Unfinished { error: cached.failed.clone() })
+    ended.then(|| UnfinishedAdd { error: cached.failed.clone() })
 }
 
 /// Returns the types of the plugins: of the configuration with which it was attached, or of their

@@ -27,7 +27,7 @@ pub(super) fn read(scene: &Scene) -> Result<Vec<Flow>, String> {
     if ports.is_empty() {
         return Ok(Vec::new());
     }
-    let told = |error: NetlinkError| super::namespace::told(&error);
+    let told = |error: NetlinkError| super::namespace::with_causes(&error);
     let mut socket = ConntrackSocket::open().map_err(told)?;
     let mut found = Vec::new();
     for family in [IpFamily::V4, IpFamily::V6] {

@@ -23,23 +23,23 @@ const RULES: usize = 60_000;
 
 /// Runs the program, but not for any number of namespaces.
 #[derive(Debug, Default)]
-pub(super) struct Legacy {
+pub(super) struct LegacyReader {
     runs: AtomicUsize,
 }
 
 /// What was read, and why the rest was not.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ObservedTables {
     pub(super) tables: Vec<LegacyTable>,
     pub(super) left_out: Vec<String>,
     pub(super) unread: Option<String>,
 }
 
-impl Legacy {
+impl LegacyReader {
     /// Reads the tables of the calling thread's namespace. Where the kernel says that there is
     /// none, nothing is run.
-    pub(super) fn read(&self) -> Found {
-        let mut found = Found::default();
+    pub(super) fn read(&self) -> ObservedTables {
+        let mut found = ObservedTables::default();
         for (ipv4, names, program) in [
             (true, "/proc/thread-self/net/ip_tables_names", "iptables-legacy-save"),
             (false, "/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy-save"),
@@ -55,7 +55,7 @@ impl Legacy {
         found
     }
 
-    fn add(&self, found: &mut Found, ipv4: bool, names: &str, program: &str) {
+    fn add(&self, found: &mut ObservedTables, ipv4: bool, names: &str, program: &str) {
         let tables: Vec<&str> = names.split_whitespace().collect();
         let tables = tables.join(", ");
         let Some(path) = installed(program) else {

@@ -31,7 +31,7 @@ const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
 /// What was read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ObservedNames {
     /// The servers; `None`: no process there asks one, or that is not known.
     pub(super) servers: Option<Vec<IpAddr>>,
     /// What other files say.
@@ -49,8 +49,8 @@ pub(super) fn hosts(pid: u32) -> String {
 
 /// Reads the files that a process sees. Without a process, reads those that `ip netns exec` would
 /// give a process in the namespace, if the namespace has some of its own.
-pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
-    let mut found = Found::default();
+pub(super) fn read(pid: Option<u32>, netns: &str) -> ObservedNames {
+    let mut found = ObservedNames::default();
     let (path, folder) = match (pid, of_named(netns)) {
         (Some(pid), _) => (format!("/proc/{pid}/root"), "etc/"),
         (None, Some(folder)) => (folder, ""),
@@ -98,7 +98,7 @@ pub(super) fn read(pid: Option<u32>, netns: &str) -> Found {
         ndots: conf.ndots,
         by_tcp: conf.by_tcp,
     };
-    Found { servers, files, ..found }
+    ObservedNames { servers, files, ..found }
 }
 
 fn of_named(netns: &str) -> Option<String> {
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn a_namespace_without_a_process_asks_nobody() {
-        assert_eq!(read(None, "/proc/1/ns/net"), Found::default());
-        assert_eq!(read(None, "/run/netns/nwt-none"), Found::default());
+        assert_eq!(read(None, "/proc/1/ns/net"), ObservedNames::default());
+        assert_eq!(read(None, "/run/netns/nwt-none"), ObservedNames::default());
         assert_eq!(of_named("/run/netns/c1").as_deref(), Some("/etc/netns/c1"));
         assert_eq!(of_named("/run/other/c1"), None);
     }

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use cni::code;
-use firewall::ruleset::{self, Limits, Unread};
+use firewall::ruleset::{self, Limits, ReadFault};
 use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::netns::{Netns, NetnsError, within};
 use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
@@ -19,7 +19,7 @@ use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Trans
 
 use self::map::{neighbour, policy, route, rule, settings_of, to_link, to_neighbour};
 use super::hooks;
-use super::legacy::Legacy;
+use super::legacy::LegacyReader;
 use super::queues;
 
 /// How many links, routes, neighbours, forwarding entries and sockets each are kept: of the node,
@@ -85,7 +85,7 @@ const NEIGHBOURS: [(&str, &str); 2] = [
 
 /// A namespace as it was read.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct ObservedNamespace {
     /// How many of each kind are kept.
     kept: usize,
     pub(super) namespace: Namespace,
@@ -96,8 +96,8 @@ pub(super) struct Read {
 }
 
 /// Reads the node's own namespace: the calling thread's.
-pub(super) fn node(legacy: &Legacy) -> Read {
-    let mut read = Read::new(OF_THE_NODE);
+pub(super) fn node(legacy: &LegacyReader) -> ObservedNamespace {
+    let mut read = ObservedNamespace::new(OF_THE_NODE);
     read.routing(true);
     read.parameters(OF_NODE);
     for (name, table) in NEIGHBOURS {
@@ -116,9 +116,12 @@ pub(super) fn node(legacy: &Legacy) -> Read {
 ///
 /// # Errors
 /// When it cannot be entered.
-pub(super) fn container(netns: &Netns, legacy: &Legacy) -> Result<Read, NetnsError> {
+pub(super) fn container(
+    netns: &Netns,
+    legacy: &LegacyReader,
+) -> Result<ObservedNamespace, NetnsError> {
     within(netns, || {
-        let mut read = Read::new(OF_ONE_CONTAINER);
+        let mut read = ObservedNamespace::new(OF_ONE_CONTAINER);
         read.routing(false);
         read.parameters(OF_CONTAINER);
         read.filters(ruleset::CONTAINER, legacy);
@@ -128,14 +131,14 @@ pub(super) fn container(netns: &Netns, legacy: &Legacy) -> Result<Read, NetnsErr
 }
 
 /// Returns an error with its causes, in one line.
-pub(super) fn told(error: &dyn Error) -> String {
+pub(super) fn with_causes(error: &dyn Error) -> String {
     cni::Error::from_chain(code::IO_FAILURE, error).msg
 }
 
-impl Read {
+impl ObservedNamespace {
     fn new(kept: usize) -> Self {
         let namespace = Namespace::default();
-        Read { kept, namespace, inodes: Vec::new(), holes: Vec::new() }
+        ObservedNamespace { kept, namespace, inodes: Vec::new(), holes: Vec::new() }
     }
 
     fn hole(&mut self, part: Part, reason: impl Into<String>) {
@@ -145,7 +148,7 @@ impl Read {
     /// Takes what was asked for, or leaves a hole.
     fn or_hole<T: Default>(&mut self, part: Part, found: Result<T, NetlinkError>) -> T {
         found.unwrap_or_else(|error| {
-            self.hole(part, told(&error));
+            self.hole(part, with_causes(&error));
             T::default()
         })
     }
@@ -163,7 +166,7 @@ impl Read {
             Ok(socket) => socket,
             Err(error) => {
                 for part in [Part::Links, Part::Routes, Part::Neighbours] {
-                    self.hole(part, told(&error));
+                    self.hole(part, with_causes(&error));
                 }
                 return;
             }
@@ -271,7 +274,7 @@ impl Read {
                 // The parameter does not exist without IPv6, bridges or connection tracking; others
                 // do not exist outside the machine's own namespace.
                 Err(error) if error.is_missing() => {}
-                Err(error) => refused = Some(told(&error)),
+                Err(error) => refused = Some(with_causes(&error)),
             }
         }
         if let Some(reason) = refused {
@@ -283,18 +286,18 @@ impl Read {
         self.namespace.conntrack = count.zip(max).map(|(count, max)| ConntrackTable { count, max });
     }
 
-    fn filters(&mut self, limits: Limits, legacy: &Legacy) {
+    fn filters(&mut self, limits: Limits, legacy: &LegacyReader) {
         self.namespace.filter = match ruleset::read(limits) {
             Ok(ruleset) => ruleset,
             // A kernel without nftables has no rules of it.
-            Err(Unread::Failed(error)) if is_without_nftables(&error) => {
+            Err(ReadFault::Failed(error)) if is_without_nftables(&error) => {
                 scene::filter::Ruleset::default()
             }
-            Err(Unread::Failed(error)) => {
-                self.hole(Part::Nftables, told(&error));
+            Err(ReadFault::Failed(error)) => {
+                self.hole(Part::Nftables, with_causes(&error));
                 scene::filter::Ruleset::default()
             }
-            Err(Unread::Changed(ruleset)) => {
+            Err(ReadFault::Changed(ruleset)) => {
                 self.hole(Part::Nftables, "the rules changed while they were read, twice");
                 ruleset
             }
@@ -332,7 +335,7 @@ impl Read {
                 self.holes.extend(found.into_iter().map(|line| (Part::Unjudged, line)));
             }
             Err(error) if is_without_nftables(&error) => {}
-            Err(error) => self.hole(Part::OtherFilters, told(&error)),
+            Err(error) => self.hole(Part::OtherFilters, with_causes(&error)),
         }
     }
 
@@ -340,7 +343,7 @@ impl Read {
         let found = match sockets::waiting(self.kept) {
             Ok(found) => found,
             Err(error) => {
-                self.hole(Part::Listeners, told(&error));
+                self.hole(Part::Listeners, with_causes(&error));
                 return;
             }
         };

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use super::switches::Switch;
 use crate::net::judgement::{self, Judgement};
-use crate::net::session::{Network as Configured, Session};
+use crate::net::session::{Network as ConfiguredNetwork, Session};
 use crate::net::{default, forwarding, own_plugins};
 
 /// The plugin whose pools are folders.
@@ -29,7 +29,7 @@ const COUNTED: u128 = 1 << 32;
 
 /// What is configured.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ObservedNetworks {
     pub(super) networks: Vec<Network>,
     pub(super) broken: Vec<(String, String)>,
     pub(super) plugins: Vec<Plugin>,
@@ -49,17 +49,17 @@ pub(super) fn read(
     used: &BTreeSet<String>,
     asks: bool,
     progress: &mut dyn FnMut(&str),
-) -> Found {
+) -> ObservedNetworks {
     let mut all = session.networks(folder);
     all.retain(|network| {
         network.file.is_some() || network.list.name != default::NAME || used.contains(default::NAME)
     });
-    let mut found = Found {
+    let mut found = ObservedNetworks {
         broken: folder
             .refusals()
             .map(|refusal| (refusal.path.display().to_string(), refusal.to_string()))
             .collect(),
-        ..Found::default()
+        ..ObservedNetworks::default()
     };
     let mut types = BTreeSet::new();
     for (place, configured) in all.iter().enumerate() {
@@ -152,7 +152,7 @@ struct IpamAddress {
 /// Those of `host-local`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Pooled {
+struct PoolConfig {
     ipam: ipam::Keys,
 }
 
@@ -239,13 +239,13 @@ fn has_default_route(ipam: &Ipam) -> bool {
 /// Returns the ranges of `host-local`, and the folder of their reservations; `None` if it is another
 /// plugin, or if they are not valid.
 fn ranges(object: &Object) -> Option<(RangeSets, PathBuf)> {
-    let keys = object.read::<Pooled>().ok()?.ipam;
+    let keys = object.read::<PoolConfig>().ok()?.ipam;
     (keys.plugin_type == POOLED).then_some(())?;
     Some((keys.range_sets().ok()?, keys.folder()))
 }
 
 /// Reads how much of a network's pools is taken: a pool for each set of ranges.
-fn pools(session: &Session, configured: &Configured, found: &mut Found) {
+fn pools(session: &Session, configured: &ConfiguredNetwork, found: &mut ObservedNetworks) {
     let Ok(name) = NetworkName::new(&configured.list.name) else { return };
     for plugin in &configured.list.plugins {
         let Some((sets, folder)) = ranges(&plugin.object) else { continue };
@@ -253,7 +253,7 @@ fn pools(session: &Session, configured: &Configured, found: &mut Found) {
         let taken = match store.addresses() {
             Ok(taken) => taken,
             Err(error) => {
-                found.unread.push(super::namespace::told(&error));
+                found.unread.push(super::namespace::with_causes(&error));
                 continue;
             }
         };
@@ -288,7 +288,7 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
             plugin.path = Some(shown(&path, plugin.ours));
         }
         Err(error) => {
-            plugin.error = Some(super::namespace::told(&error));
+            plugin.error = Some(super::namespace::with_causes(&error));
             plugin.near = near(session, &plugin.plugin_type);
             return plugin;
         }

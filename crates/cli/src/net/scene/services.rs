@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use agent::load::{self, Surroundings};
-use agent::report::{AGENT, Report, Said, State, Status};
+use agent::report::{AGENT, LogLine, Report, State, Status};
 use agent::{accepted, keys, rights};
-use node_api::socket::{self as sockets, NotConnected};
+use node_api::socket::{self as sockets, ConnectFailure};
 use scene::Service;
 use state::Roots;
 
@@ -111,7 +111,7 @@ fn socket(roots: &Roots, name: &str) -> PathBuf {
 fn last_words(roots: &Roots, name: &str) -> Option<String> {
     let path = home(roots, name).join(format!("{name}.error"));
     let text = state::read_optional(&path).ok()??;
-    serde_json::from_slice::<Said>(&text).ok().map(|said| said.text)
+    serde_json::from_slice::<LogLine>(&text).ok().map(|said| said.text)
 }
 
 /// Why there is no answer.
@@ -127,9 +127,9 @@ enum NoAnswer {
 
 fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Result<T, NoAnswer> {
     let mut stream = sockets::connect_now(path).map_err(|error| match error {
-        NotConnected::Nobody => NoAnswer::Nobody,
-        NotConnected::Full => NoAnswer::Failed("it does not answer".to_owned()),
-        NotConnected::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
+        ConnectFailure::Nobody => NoAnswer::Nobody,
+        ConnectFailure::Full => NoAnswer::Failed("it does not answer".to_owned()),
+        ConnectFailure::Failed(error) if error.kind() == ErrorKind::PermissionDenied => {
             NoAnswer::Refused(error.to_string())
         }
         other => NoAnswer::Failed(other.to_string()),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_it_lacks_is_told_with_its_last_error() {
-        let failed = Some(Said { at: String::new(), text: "no route".to_owned() });
+        let failed = Some(LogLine { at: String::new(), text: "no route".to_owned() });
         let report = Report {
             state: State::Waiting,
             why: Some("API server".to_owned()),

@@ -3,12 +3,13 @@
 use cni::Differs;
 use ipnet::IpNet;
 use scene::{Item, ItemKind};
-use wanted::{Item as Wanted, Place, State};
+use wanted::{Item as WantedItem, Place, State};
 
 /// Maps one difference. A state that is not known here has no kind, and may break anything.
 pub(super) fn item(differs: &Differs) -> Item {
     let what = differs.what.clone();
-    let wanted = differs.item.clone().and_then(|item| serde_json::from_value::<Wanted>(item).ok());
+    let wanted =
+        differs.item.clone().and_then(|item| serde_json::from_value::<WantedItem>(item).ok());
     let Some(wanted) = wanted else { return Item { what, ..Item::default() } };
     let host = wanted.place == Place::Host;
     let link = wanted.state.link().map(str::to_owned);
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
     use wanted::{Because, Route};
 
-    fn of(wanted: &Wanted) -> Item {
+    fn of(wanted: &WantedItem) -> Item {
         let item = Some(serde_json::to_value(wanted).unwrap());
         super::item(&Differs { what: "it differs".to_owned(), remedy: String::new(), item })
     }
@@ -101,12 +102,12 @@ mod tests {
     #[test]
     fn an_item_says_what_it_is_and_of_which_ip_version() {
         let route = State::Route(Route::new("eth0", "::/0".parse().unwrap()));
-        let found = of(&Wanted::container(route, Because::Ipam));
+        let found = of(&WantedItem::container(route, Because::Ipam));
         assert_eq!((found.kind, found.host), (ItemKind::Route, false));
         assert_eq!(found.link.as_deref(), Some("eth0"));
         assert_eq!(found.addresses, ["::/0".parse::<IpNet>().unwrap()]);
         let forwarding = State::Forwarding { ipv4: true, restore: false };
-        let found = of(&Wanted::host(forwarding, Because::Outbound));
+        let found = of(&WantedItem::host(forwarding, Because::Outbound));
         assert_eq!((found.kind, found.host), (ItemKind::Forwarding, true));
         assert_eq!(found.addresses, ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
     }

@@ -36,14 +36,14 @@ const DAMAGES: [Damage; 7] = [Truncated, Emptied, Garbled, Flipped, Swapped, Ano
 
 /// Which of a record's two files is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum DamagedFile {
     Record,
     Copy,
     /// The record; then the machine boots again, and loses the copy and all containers.
     Rebooted,
 }
 
-const WHICH: [Which; 3] = [Which::Record, Which::Copy, Which::Rebooted];
+const WHICH: [DamagedFile; 3] = [DamagedFile::Record, DamagedFile::Copy, DamagedFile::Rebooted];
 
 /// The network under test: its pool has room for five containers, of which three exist. A fourth
 /// has its address, and its endpoint is being made.
@@ -155,11 +155,11 @@ struct Host<'l> {
 }
 
 /// What a try did and must not do, in words.
-type Wrong = Vec<String>;
+type Mistakes = Vec<String>;
 
 impl Host<'_> {
     /// One try, which makes and removes a network of its own.
-    fn try_one(&mut self, kind: &str, how: Damage, which: Which) -> Wrong {
+    fn try_one(&mut self, kind: &str, how: Damage, which: DamagedFile) -> Mistakes {
         self.tries += 1;
         let (at, network) = (self.tries * 37, format!("{:064x}", 0xabc0_0000 + self.tries));
         let pool = make_network(&network, "kept", POOL, GATEWAY);
@@ -183,18 +183,18 @@ impl Host<'_> {
             "endpoints" => (endpoints[at % 2].clone(), endpoints[2].clone()),
             _ => ("10.73.0.0-29".to_owned(), "10.74.0.0-29".to_owned()),
         };
-        let dir = PathBuf::from(if which == Which::Copy { COPIES } else { STATE }).join(kind);
+        let dir = PathBuf::from(if which == DamagedFile::Copy { COPIES } else { STATE }).join(kind);
         let [path, other] = [file, other].map(|id| dir.join(format!("{id}.json")));
         damage(&path, &other, how, at);
         let mut sandbox = Some(sandbox);
-        if which == Which::Rebooted {
+        if which == DamagedFile::Rebooted {
             sandbox = None;
             self.reboot();
         }
         self.driver.again();
-        let mut wrong = Wrong::new();
+        let mut wrong = Mistakes::new();
         self.none_twice(&pool, &held, &on_its_way, (kind, which), &mut wrong);
-        if which != Which::Rebooted {
+        if which != DamagedFile::Rebooted {
             self.all_is_known(&network, &pool, &endpoints, &held, &mut wrong);
         }
         // The engine removes everything, whatever the driver answers.
@@ -229,7 +229,7 @@ impl Host<'_> {
         let said = log.lines().any(|line| line.contains("damaged") && line.contains(name));
         let said = said || log.contains("the record of a pool is lost");
         // A flipped bit in an unimportant part of a record changes nothing.
-        if which != Which::Copy && how != Flipped && !said {
+        if which != DamagedFile::Copy && how != Flipped && !said {
             wrong.push(format!("the log does not mention {name}: {log}"));
         }
         wrong
@@ -268,13 +268,13 @@ impl Host<'_> {
         pool: &str,
         held: &[String],
         on_its_way: &str,
-        (kind, which): (&str, Which),
-        wrong: &mut Wrong,
+        (kind, which): (&str, DamagedFile),
+        wrong: &mut Mistakes,
     ) {
         let mut taken: BTreeSet<&str> = held.iter().map(String::as_str).collect();
         taken.insert(GATEWAY);
         // Only the pool had it, and its container went with the reboot.
-        let forgotten = kind == "pools" && which == Which::Rebooted;
+        let forgotten = kind == "pools" && which == DamagedFile::Rebooted;
         if !forgotten {
             taken.insert(on_its_way);
         }
@@ -305,7 +305,7 @@ impl Host<'_> {
         pool: &str,
         endpoints: &[String],
         held: &[String],
-        wrong: &mut Wrong,
+        wrong: &mut Mistakes,
     ) {
         for (id, address) in endpoints.iter().zip(held) {
             let info = call("NetworkDriver.EndpointOperInfo", &of_endpoint(network, id));
@@ -326,13 +326,13 @@ impl Host<'_> {
 
     /// Asserts that neither the host nor the journal has anything of it, and that the other network
     /// is unchanged.
-    fn all_is_gone(&self, wrong: &mut Wrong) {
+    fn all_is_gone(&self, wrong: &mut Mistakes) {
         let is_expected = |line: &str| line.contains("/run/netwright/addresses");
         wrong.extend(self.eye.settles_but(&self.before, is_expected));
     }
 
     /// Asserts that every address can be assigned again.
-    fn none_is_lost(&self, wrong: &mut Wrong) {
+    fn none_is_lost(&self, wrong: &mut Mistakes) {
         let network = format!("{:064x}", 0xabcd_0000 + self.tries);
         let pool = make_network(&network, "kept", POOL, GATEWAY);
         let given: BTreeSet<String> = std::iter::from_fn(|| address(&pool).ok()).take(9).collect();
@@ -366,7 +366,7 @@ fn whatever_became_of_a_record_no_address_is_given_twice_or_lost() {
         let before = eye.look();
         let mut host = Host { lab: &lab, driver, eye, before, tries: 0 };
         // The objects that a network's first container leaves for the next one exist already.
-        let first = host.try_one("pools", Flipped, Which::Copy);
+        let first = host.try_one("pools", Flipped, DamagedFile::Copy);
         host.before = host.eye.look();
         assert!(first.iter().all(|line| line.starts_with(['+', '-'])), "{first:#?}");
         let mut tally = Tally::new();

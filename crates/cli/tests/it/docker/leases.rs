@@ -18,13 +18,13 @@ const LEASED: &str = r#"{"cniVersion": "1.0.0", "name": "leased", "plugins": [
 
 /// A host with a DHCP server on the bridge `br0`, and the daemon. Leases are renewed after three
 /// seconds.
-struct Leasing {
+struct LeaseHost {
     lab: Lab,
     _server: Running,
     _daemon: Running,
 }
 
-impl Leasing {
+impl LeaseHost {
     fn new(name: &str) -> Self {
         let lab = Lab::with_processes(name);
         install(&lab);
@@ -44,7 +44,7 @@ impl Leasing {
         .unwrap();
         let server = lab.start("dnsmasq", &["-k", "-C", config.to_str().unwrap()]);
         let daemon = lab.start(netwrightd().to_str().unwrap(), &["dhcp"]);
-        let leasing = Leasing { lab, _server: server, _daemon: daemon };
+        let leasing = LeaseHost { lab, _server: server, _daemon: daemon };
         wait_until("dnsmasq to start", || 1 <= leasing.logged("DHCP, IP range"));
         wait_until("the daemon to listen", || {
             leasing.lab.try_sh("test -S /run/cni/dhcp.sock").status.success()
@@ -79,7 +79,7 @@ impl Leasing {
 #[test]
 fn a_lease_is_renewed_where_docker_has_put_the_interface() {
     require!("root", "program:dnsmasq");
-    let leasing = Leasing::new("docker-lease");
+    let leasing = LeaseHost::new("docker-lease");
     let lab = &leasing.lab;
     lab.enter(|| {
         let _driver = Driver::start(lab);
@@ -116,7 +116,7 @@ fn a_containers_lease_is_renewed() {
 }
 
 pub(super) fn renewed(engine: Engine) {
-    let leasing = Leasing::new("docker-leased");
+    let leasing = LeaseHost::new("docker-leased");
     let lab = &leasing.lab;
     let _driver = Driver::start(lab);
     let docker = Docker::of(lab, engine, &[]);

@@ -62,7 +62,7 @@ pub(crate) fn serve<'lab, T>(
                 scope.spawn(move || control.forward(stream));
             }
         });
-        let guard = EndOnDrop { end: &end, path: &path, restart: &control.restart };
+        let guard = EndGuard { end: &end, path: &path, restart: &control.restart };
         let done = work(&control);
         drop(guard);
         accepting.join().unwrap();
@@ -71,13 +71,13 @@ pub(crate) fn serve<'lab, T>(
 }
 
 /// Ends the thread that accepts connections, also when the test fails.
-struct EndOnDrop<'a> {
+struct EndGuard<'a> {
     end: &'a AtomicBool,
     path: &'a std::path::Path,
     restart: &'a mpsc::Sender<Option<mpsc::Sender<()>>>,
 }
 
-impl Drop for EndOnDrop<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         self.end.store(true, Ordering::SeqCst);
         let _ = UnixStream::connect(self.path);

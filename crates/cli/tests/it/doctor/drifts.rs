@@ -13,7 +13,7 @@ const SAMPLE: [&str; 4] =
     ["IPv4 address gone", "host port element gone", "our table gone", "IPv4 forwarding off"];
 
 /// A node with one container, attached by the command line to all that [`BRIDGE`] damages.
-struct Attached {
+struct AttachedNode {
     lab: Lab,
     c1: Container,
     /// The placeholders of a damage, each with this attachment's name.
@@ -26,7 +26,7 @@ struct Check {
     details: String,
 }
 
-impl Attached {
+impl AttachedNode {
     fn new(name: &str) -> Self {
         let lab = Lab::new(name);
         let c1 = lab.container("c1");
@@ -54,7 +54,7 @@ impl Attached {
         let port = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
         let ifb = lab.sh("ip -br link show type ifb | cut -d ' ' -f 1").trim().to_owned();
         let ipam = "/var/lib/cni/networks".to_owned();
-        Attached { lab, c1, words: [("$port", port), ("$ifb", ifb), ("$ipam", ipam)] }
+        AttachedNode { lab, c1, words: [("$port", port), ("$ifb", ifb), ("$ipam", ipam)] }
     }
 
     fn filled(&self, text: &str) -> String {
@@ -146,7 +146,7 @@ fn is_told(finding: &Value, what: &str, details: &str) -> bool {
 
 #[track_caller]
 fn try_each(name: &str, drifts: &[&Drift]) {
-    let attached = Attached::new(name);
+    let attached = AttachedNode::new(name);
     let found = attached.found();
     assert!(!found.iter().any(|one| one["id"] == "attachment-differs"), "{found:#?}");
     let mut wrong = Vec::new();

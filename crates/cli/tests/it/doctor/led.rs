@@ -9,7 +9,7 @@ use super::situations::node::{Node, findings};
 const SERVER: &str = "203.0.113.2:80";
 
 /// A way to lead what c1 sends to the server elsewhere.
-struct Led {
+struct Diversion {
     is: &'static str,
     breaks: &'static str,
     mends: &'static str,
@@ -17,8 +17,8 @@ struct Led {
     finds: (&'static str, &'static str),
 }
 
-const LED: &[Led] = &[
-    Led {
+const LED: &[Diversion] = &[
+    Diversion {
         is: "a rule of the node refuses what has a certain random number",
         breaks: "nft 'add table ip other; \
                  add chain ip other f { type filter hook forward priority 0; }; \
@@ -27,7 +27,7 @@ const LED: &[Led] = &[
         mends: "nft delete table ip other",
         finds: ("forward-dropped", "rule 1: reject"),
     },
-    Led {
+    Diversion {
         is: "a kill switch in the container refuses what does not go by the tunnel",
         breaks: "nsenter --net=/run/netns/c1 nft 'add table ip kill; \
                  add chain ip kill out { type filter hook output priority 0; }; \
@@ -36,7 +36,7 @@ const LED: &[Led] = &[
         mends: "nsenter --net=/run/netns/c1 nft delete table ip kill",
         finds: ("inside-dropped", "rule 1: reject"),
     },
-    Led {
+    Diversion {
         is: "a rule in the container sends it to a proxy that does not run",
         breaks: "nsenter --net=/run/netns/c1 nft 'add table ip mesh; \
                  add chain ip mesh out { type nat hook output priority -100; }; \
@@ -44,13 +44,13 @@ const LED: &[Led] = &[
         mends: "nsenter --net=/run/netns/c1 nft delete table ip mesh",
         finds: ("proxy-missing", "15001"),
     },
-    Led {
+    Diversion {
         is: "the container has the server's address itself",
         breaks: "ip -n c1 addr add 203.0.113.2/32 dev lo",
         mends: "ip -n c1 addr del 203.0.113.2/32 dev lo",
         finds: ("outside-silent", "c1 has 203.0.113.2 itself, on lo"),
     },
-    Led {
+    Diversion {
         is: "a routing rule leads what containers send into a tunnel that nobody ends",
         breaks: "ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; \
                  ip link set vpn1 up; ip addr add 10.9.0.1/24 dev vpn0; \
@@ -59,7 +59,7 @@ const LED: &[Led] = &[
         mends: "ip rule del pref 100; ip route flush table 77; ip link del vpn0",
         finds: ("rule-diverts", "rule 100: from 10.88.0.0/24 to 203.0.113.0/24 lookup 77"),
     },
-    Led {
+    Diversion {
         is: "a rule of the node sends it to a dead end",
         breaks: "nft 'add table ip led; \
                  add chain ip led pre { type nat hook prerouting priority -110; }; \

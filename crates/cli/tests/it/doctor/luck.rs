@@ -8,7 +8,7 @@ use testkit::{Place, require, wait_until};
 
 use super::situations::node::{Node, findings};
 use super::untouched::{GO, traced};
-use crate::support::{Said, Scratch, call_in};
+use crate::support::{CommandOutput, Scratch, call_in};
 
 /// A name that clears the screen and starts a new line.
 fn evil(name: &str) -> String {
@@ -124,7 +124,7 @@ fn circles_end_and_names_forge_no_line() {
 }
 
 /// Returns the findings with an ID, including those that a cause explains.
-fn of_id(said: &Said, id: &str) -> Vec<Value> {
+fn of_id(said: &CommandOutput, id: &str) -> Vec<Value> {
     let causes = findings(said);
     let explained = causes.iter().filter_map(|cause| cause["explains"].as_array()).flatten();
     causes.iter().chain(explained).filter(|one| one["id"] == id).cloned().collect()

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use scene::filter::{Compare, Connection, Hook, Step, Verdict};
+use scene::filter::{Comparison, Connection, Hook, Step, Verdict};
 use scene::{Container, NameFiles, Part, RouteKind, RuleAction, Scene, Transport};
 use testkit::{Lab, Place, Snapshot};
 
@@ -197,7 +197,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     let has =
         |steps: &[Step], wanted: &Step| assert!(steps.contains(wanted), "{wanted:?}: {steps:#?}");
     let number = |value: u32| value.to_ne_bytes().to_vec();
-    let compared = |steps: &[Step], with: &[u8], how: Compare| {
+    let compared = |steps: &[Step], with: &[u8], how: Comparison| {
         let found = steps.iter().any(|step| {
             matches!(step, Step::Compare { op, with: bytes, .. } if *op == how && bytes == with)
         });
@@ -220,7 +220,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     let set = table.sets.iter().find(|set| set.elements.len() == 2).unwrap();
     assert_eq!(set.elements[0].first, 53_u16.to_be_bytes());
     assert_eq!(set.elements[1].last, Some(8080_u16.to_be_bytes().to_vec()));
-    compared(of(v4, "FORWARD", 4), &number(0x4000), Compare::Equal);
+    compared(of(v4, "FORWARD", 4), &number(0x4000), Comparison::Equal);
     let marked = rules.iter().find(|(_, _, rule)| rule.comment.as_deref() == Some("marked"));
     assert!(marked.is_some(), "{rules:#?}");
     let target = of(v4, "PREROUTING", 0);

@@ -18,7 +18,7 @@ use testkit::traffic::pings_within;
 use testkit::{Container, Lab, Place, require, wait_until};
 
 use super::situations::node::{Resolver, findings, host_end};
-use crate::support::{EXECUTABLE, Said, call_in};
+use crate::support::{CommandOutput, EXECUTABLE, call_in};
 use crate::system::{address_of, netwrightd};
 
 const ROUTER: &str = "10.70.0.1";
@@ -42,7 +42,7 @@ struct Lan {
 }
 
 /// Two containers on it.
-struct Attached<'l> {
+struct AttachedPair<'l> {
     lab: &'l Lab,
     c1: Container,
     c2: Container,
@@ -51,7 +51,7 @@ struct Attached<'l> {
 }
 
 /// How a node is mended.
-enum Mends<'m> {
+enum Remedy<'m> {
     /// By the printed fix.
     Printed,
     Sh(&'m str),
@@ -87,7 +87,7 @@ impl Lan {
     }
 
     /// Attaches two containers by a plugin.
-    fn attach(&self, mut plugin: Value) -> Attached<'_> {
+    fn attach(&self, mut plugin: Value) -> AttachedPair<'_> {
         plugin["ipam"] = json!({
             "type": "host-local",
             "ranges": [[{
@@ -102,12 +102,12 @@ impl Lan {
             container
         });
         let other = address_of(&c2, "eth0", "inet");
-        Attached { lab: &self.lab, c1, c2, other }
+        AttachedPair { lab: &self.lab, c1, c2, other }
     }
 }
 
-impl Attached<'_> {
-    fn doctor(&self) -> Said {
+impl AttachedPair<'_> {
+    fn doctor(&self) -> CommandOutput {
         call_in(self.lab, &["doctor", "--output", "json"])
     }
 
@@ -125,7 +125,7 @@ impl Attached<'_> {
 
     /// Breaks the path from c1 to an address, compares the first finding, and mends the path.
     #[track_caller]
-    fn try_one(&self, breaks: &str, to: &str, (id, object): (&str, &str), mends: &Mends<'_>) {
+    fn try_one(&self, breaks: &str, to: &str, (id, object): (&str, &str), mends: &Remedy<'_>) {
         self.lab.sh(&format!("set -e\n{breaks}"));
         assert!(!pings_within(&self.c1, to, BROKEN), "it is not broken: {breaks}");
         let said = self.doctor();
@@ -138,8 +138,8 @@ impl Attached<'_> {
         let code = if first["severity"] == "unknown" { 3 } else { 1 };
         assert_eq!(said.code, code, "{breaks}: {found:#?}");
         match mends {
-            Mends::Sh(commands) => drop(self.lab.sh(&format!("set -e\n{commands}"))),
-            Mends::Printed => {
+            Remedy::Sh(commands) => drop(self.lab.sh(&format!("set -e\n{commands}"))),
+            Remedy::Printed => {
                 let fixes = found.iter().take_while(|finding| finding["id"] == id);
                 let fixes = fixes.flat_map(|finding| finding["fix"].as_array().unwrap());
                 let fixes: Vec<&str> = fixes.map(|fix| fix.as_str().unwrap()).collect();
@@ -181,7 +181,7 @@ fn vm_the_parent_of_macvlans_is_down() {
     on.assert_sound();
     for link in ["up1.7", "up1"] {
         let breaks = format!("ip link set {link} down");
-        on.try_one(&breaks, ROUTER, ("parent-down", link), &Mends::Printed);
+        on.try_one(&breaks, ROUTER, ("parent-down", link), &Remedy::Printed);
     }
 }
 
@@ -229,7 +229,7 @@ fn vm_a_port_of_a_bridge_lacks_its_vlan() {
     let lan = Lan::new("doctor-trunk", TAGGED, bridge);
     let on = lan.attach(json!({ "type": "bridge", "bridge": "cni0", "vlan": 7 }));
     on.assert_sound();
-    let printed = Mends::Printed;
+    let printed = Remedy::Printed;
     on.try_one("bridge vlan del dev up1 vid 7", ROUTER, ("vlan-missing", "up1 VLAN 7"), &printed);
     let port = host_end(&lan.lab, "c1");
     let untagged = format!("{port} without a tag");
@@ -262,13 +262,13 @@ fn vm_ipvlans_have_another_mode_than_was_asked_for() {
         "ip -n c1 link set eth0 type ipvlan mode l3; ip -n outside neigh flush all",
         ROUTER,
         ("attachment-differs", "ipvlan mode l3"),
-        &Mends::Sh("ip -n c1 link set eth0 type ipvlan mode l2"),
+        &Remedy::Sh("ip -n c1 link set eth0 type ipvlan mode l2"),
     );
     on.try_one(
         "ip -n c1 link set eth0 type ipvlan private",
         &on.other.to_string(),
         ("attachment-differs", "ipvlan flags private"),
-        &Mends::Sh("ip -n c1 link set eth0 type ipvlan bridge"),
+        &Remedy::Sh("ip -n c1 link set eth0 type ipvlan bridge"),
     );
 }
 
@@ -282,7 +282,7 @@ fn vm_macvlans_have_another_mode_than_was_asked_for() {
         "for c in c1 c2; do ip -n $c link set eth0 type macvlan mode private; done",
         &on.other.to_string(),
         ("attachment-differs", "macvlan mode private"),
-        &Mends::Sh("for c in c1 c2; do ip -n $c link set eth0 type macvlan mode bridge; done"),
+        &Remedy::Sh("for c in c1 c2; do ip -n $c link set eth0 type macvlan mode bridge; done"),
     );
     // A plugin that wants the parent for itself is refused, with the reason.
     lan.network(&json!({
@@ -313,20 +313,20 @@ fn ports_of_open_vswitch() {
         &format!("{vsctl} set port {port} tag=8"),
         ROUTER,
         ("attachment-differs", "tag 8"),
-        &Mends::Sh(&format!("{vsctl} set port {port} tag=7")),
+        &Remedy::Sh(&format!("{vsctl} set port {port} tag=7")),
     );
     on.try_one(
         &format!("{vsctl} del-port br0 {port}"),
         ROUTER,
         ("attachment-differs", "is gone from bridge"),
-        &Mends::Printed,
+        &Remedy::Printed,
     );
     let ofctl = format!("OVS_RUNDIR={} ovs-ofctl", ovs.dir().display());
     on.try_one(
         &format!("{ofctl} add-flow br0 priority=100,actions=drop; ip -n c1 neigh flush all"),
         ROUTER,
         ("switch-drops", "table 0: priority 100"),
-        &Mends::Sh(&format!("{ofctl} --strict del-flows br0 priority=100")),
+        &Remedy::Sh(&format!("{ofctl} --strict del-flows br0 priority=100")),
     );
 }
 

@@ -32,8 +32,8 @@ pub(super) struct Situation {
     /// The fault, in words.
     is: &'static str,
     pub(super) breaks: Act,
-    fails: Fails,
-    finds: Finds,
+    fails: Symptom,
+    finds: ExpectedFinding,
     fix: Fix,
     /// Undoes what `breaks` did, also after the printed fix.
     pub(super) mends: Act,
@@ -49,7 +49,7 @@ pub(super) enum Act {
 
 /// How the node shows that it is broken.
 #[derive(Debug)]
-enum Fails {
+enum Symptom {
     /// Traffic on these ways gets no answer.
     Ways(&'static [Way]),
     /// A command on the node fails.
@@ -60,14 +60,14 @@ enum Fails {
 
 /// What `doctor` must find.
 #[derive(Debug)]
-enum Finds {
+enum ExpectedFinding {
     /// The ID of the first finding, and a part of its object. If several findings with this ID come
     /// first, the object is that of one of them.
     First(&'static str, &'static str),
     /// The ID of the first finding, and a part of its evidence, because its object is larger than
     /// what is at fault.
     Shown(&'static str, &'static str),
-    /// [`Fails::Command`] is refused with these words, so a node never gets into this situation.
+    /// [`Symptom::Command`] is refused with these words, so a node never gets into this situation.
     Refusal(&'static str),
 }
 
@@ -77,12 +77,12 @@ enum Fix {
     /// Its commands, run as printed, mend the node.
     Mends,
     /// It is for people: no command that could be printed mends it.
-    Hint(Why, &'static str),
+    Hint(HintReason, &'static str),
 }
 
 /// Why no command that could be printed mends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Why {
+enum HintReason {
     /// Another machine is at fault.
     Peer,
     /// A program has to be started, ended or configured, as only its owner can.
@@ -158,7 +158,7 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     let mut mistakes = Vec::new();
     act(&situation.breaks, node, &mut mistakes, "breaking");
     let refused = fails(&situation.fails, node, &mut mistakes);
-    if let Finds::Refusal(words) = situation.finds {
+    if let ExpectedFinding::Refusal(words) = situation.finds {
         if !refused.contains(words) {
             mistakes.push(format!("the refusal does not say {words:?}: {refused}"));
         }
@@ -200,16 +200,16 @@ fn without_advice(found: &[Value]) -> Option<String> {
 }
 
 /// Compares with what fails. Returns what a command that is refused said.
-fn fails(fails: &Fails, node: &Node, mistakes: &mut Vec<String>) -> String {
+fn fails(fails: &Symptom, node: &Node, mistakes: &mut Vec<String>) -> String {
     match fails {
-        Fails::Latent(_) => String::new(),
-        Fails::Ways(ways) => {
+        Symptom::Latent(_) => String::new(),
+        Symptom::Ways(ways) => {
             let silent = node.silent(ways);
             let answered = ways.iter().filter(|way| !silent.contains(way));
             mistakes.extend(answered.map(|way| format!("it is not broken: {way:?} is answered")));
             String::new()
         }
-        Fails::Command(command) => {
+        Symptom::Command(command) => {
             let (done, said) = node.run(command);
             if done {
                 mistakes.push(format!("it is not broken: {command} succeeds"));
@@ -224,19 +224,19 @@ fn first<'f>(found: &'f [Value], id: &str) -> impl Iterator<Item = &'f Value> {
     found.iter().take_while(move |finding| finding["id"] == id)
 }
 
-impl Finds {
+impl ExpectedFinding {
     fn id(&self) -> &'static str {
         match *self {
-            Finds::First(id, _) | Finds::Shown(id, _) => id,
-            Finds::Refusal(_) => "",
+            ExpectedFinding::First(id, _) | ExpectedFinding::Shown(id, _) => id,
+            ExpectedFinding::Refusal(_) => "",
         }
     }
 
     fn is_what_was_found(&self, finding: &Value, node: &Node) -> bool {
         let (key, part) = match *self {
-            Finds::First(_, part) => ("object", part),
-            Finds::Shown(_, part) => ("seen", part),
-            Finds::Refusal(_) => return false,
+            ExpectedFinding::First(_, part) => ("object", part),
+            ExpectedFinding::Shown(_, part) => ("seen", part),
+            ExpectedFinding::Refusal(_) => return false,
         };
         let part = node.filled(part);
         let has = |text: &Value| text.as_str().is_some_and(|text| text.contains(&part));
@@ -249,8 +249,8 @@ impl Finds {
     /// reports one first, and the others after it.
     fn is_further_difference(&self, finding: &Value, node: &Node) -> bool {
         match *self {
-            Finds::First(id @ "attachment-differs", part) => {
-                Finds::Shown(id, part).is_what_was_found(finding, node)
+            ExpectedFinding::First(id @ "attachment-differs", part) => {
+                ExpectedFinding::Shown(id, part).is_what_was_found(finding, node)
             }
             _ => false,
         }
@@ -419,7 +419,7 @@ fn the_situations_are_48() {
     }
     for situation in all() {
         let latent = match situation.fails {
-            Fails::Latent(why) => Some(why),
+            Symptom::Latent(why) => Some(why),
             _ => None,
         };
         let hint = match situation.fix {
@@ -433,7 +433,7 @@ fn the_situations_are_48() {
 /// Of each situation it is known whether the printed commands mend it, and why not where none can.
 #[test]
 fn a_command_mends_27_and_of_21_it_is_said_why_none_can() {
-    let mut whys: BTreeMap<Why, usize> = BTreeMap::new();
+    let mut whys: BTreeMap<HintReason, usize> = BTreeMap::new();
     let mut mended = 0;
     for situation in all() {
         match situation.fix {
@@ -441,14 +441,14 @@ fn a_command_mends_27_and_of_21_it_is_said_why_none_can() {
             Fix::Hint(why, _) => *whys.entry(why).or_default() += 1,
         }
     }
-    let counted: Vec<(Why, usize)> = whys.into_iter().collect();
+    let counted: Vec<(HintReason, usize)> = whys.into_iter().collect();
     let wanted = [
-        (Why::Peer, 1),
-        (Why::Program, 3),
-        (Why::File, 9),
-        (Why::Choice, 3),
-        (Why::Lost, 4),
-        (Why::Refused, 1),
+        (HintReason::Peer, 1),
+        (HintReason::Program, 3),
+        (HintReason::File, 9),
+        (HintReason::Choice, 3),
+        (HintReason::Lost, 4),
+        (HintReason::Refused, 1),
     ];
     assert_eq!((mended, counted.as_slice()), (27, wanted.as_slice()));
 }

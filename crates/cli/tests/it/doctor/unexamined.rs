@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{Place as _, require};
 
 use super::situations::node::{Node, findings};
-use crate::support::{Said, Scratch, call_in};
+use crate::support::{CommandOutput, Scratch, call_in};
 
 /// A network whose main plugin is `flannel`, which asks `bridge`. flanneld has made no tunnel, so
 /// its containers have the uplink's MTU.
@@ -22,11 +22,11 @@ fn flannel(node: &Node) {
     call_in(&node.lab, &["add", "flan", "c3", "--container-id", "c3"]).succeeded();
 }
 
-fn ids(said: &Said) -> Vec<String> {
+fn ids(said: &CommandOutput) -> Vec<String> {
     findings(said).iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn unexamined(said: &Said) -> Vec<Value> {
+fn unexamined(said: &CommandOutput) -> Vec<Value> {
     said.json()["notExamined"].as_array().unwrap().clone()
 }
 

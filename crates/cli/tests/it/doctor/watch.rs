@@ -11,19 +11,19 @@ use super::situations::node::Node;
 use crate::support::{Scratch, command_in};
 
 /// A `doctor` that watches, and its output.
-struct Watching {
+struct WatchProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Watching {
+impl WatchProcess {
     fn start(node: &Node, more: &[&str]) -> Self {
         let arguments = [&["doctor", "--watch", "--output", "json"], more].concat();
         let mut command = command_in(&node.lab, &arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Watching { child, lines }
+        WatchProcess { child, lines }
     }
 
     /// Reads its output until it reports this finding, or none.
@@ -94,7 +94,7 @@ fn changes_are_told_until_a_signal_ends_it() {
     require!("root");
     let node = Node::new("doctor-watch");
     let before = Snapshot::take(&node.lab);
-    let mut watching = Watching::start(&node, &["--no-probe"]);
+    let mut watching = WatchProcess::start(&node, &["--no-probe"]);
     watching.until(None);
     // A change in a container, and one in a folder.
     node.lab.sh("ip -n c1 link set lo down");
@@ -113,7 +113,7 @@ fn changes_are_told_until_a_signal_ends_it() {
 fn it_does_not_hear_what_it_does_itself() {
     require!("root", "program:nft", "full");
     let node = Node::new("doctor-watch-probes");
-    let mut watching = Watching::start(&node, &["--to", "203.0.113.2:80"]);
+    let mut watching = WatchProcess::start(&node, &["--to", "203.0.113.2:80"]);
     watching.until(None);
     watching.rests(&node);
     node.lab.sh(

@@ -9,7 +9,7 @@ use expect_test::{Expect, expect};
 use testkit::{Lab, Place as _, Snapshot, feature};
 
 use super::{FILES, assert_as_before, empty_programs};
-use crate::support::{EXECUTABLE, Said, said};
+use crate::support::{CommandOutput, EXECUTABLE, said};
 
 /// A `systemctl` that knows no unit, records its calls, and fails at the call whose number is in
 /// `/run/fault`.
@@ -49,12 +49,12 @@ impl Host {
         command
     }
 
-    fn setup(&self, args: &[&str]) -> Said {
+    fn setup(&self, args: &[&str]) -> CommandOutput {
         let own = ["setup", "--bin-dir", "/opt/cni/bin", "--no-packet"];
         said(self.command("/run/programs/netwright", &[&own[..], args].concat()))
     }
 
-    fn undo(&self) -> Said {
+    fn undo(&self) -> CommandOutput {
         said(self.command("/run/programs/netwright", &["setup", "--undo", "--yes"]))
     }
 

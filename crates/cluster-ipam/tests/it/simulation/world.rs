@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
 use netwright_cluster_ipam::store::{Filter, Kind, Store};
 use netwright_cluster_ipam::{Clock, Node, Reclaimer, Settings};
-use node_api::ipam::{Assign, Owner};
+use node_api::ipam::{AssignRequest, Owner};
 
 /// In how many rounds each node does its work.
 const ROUNDS: usize = 5;
@@ -161,7 +161,11 @@ impl World {
     }
 
     fn add(&self, node: &Node, container: &str) -> Option<Vec<IpAddr>> {
-        let ask = Assign { network: self.network.clone(), owner: owner(container), wanted: vec![] };
+        let ask = AssignRequest {
+            network: self.network.clone(),
+            owner: owner(container),
+            wanted: vec![],
+        };
         // The test does what a runtime does: it repeats an ADD that failed temporarily, and undoes
         // one that failed permanently by DEL.
         for _ in 0..200 {

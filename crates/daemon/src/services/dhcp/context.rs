@@ -11,11 +11,11 @@ use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use node_api::dhcp::Client;
 
-use super::deferred::Late;
+use super::deferred::DeferredReleases;
 use super::flags::Flags;
 use super::store::{Place, Store};
 use crate::poll::Poller;
-use crate::services::docker::Dockers;
+use crate::services::docker::DriverRecords;
 
 /// The wait before the first SOLICIT. RFC 8415 spreads out hosts that start together; here a
 /// container waits for it.
@@ -28,11 +28,11 @@ pub(crate) struct Context {
     pub(crate) boot_id: String,
     pub(crate) poller: Poller,
     pub(crate) store: Store,
-    pub(crate) late: Late,
+    pub(crate) late: DeferredReleases,
     /// Which containers live, read once for all leases that are checked together.
     pub(crate) census: Census,
     /// Where Docker has put the interfaces that were made in a namespace of its driver.
-    pub(crate) dockers: Dockers,
+    pub(crate) dockers: DriverRecords,
     /// A socket in the daemon's own namespace, which is the host's.
     pub(crate) host: RouteSocket,
 }

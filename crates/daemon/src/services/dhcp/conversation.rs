@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dhcp::Timestamp;
 use node_api::Message;
-use node_api::dhcp::{Answer, Ask, Failure, MAX_LINE, Reply, read_question};
+use node_api::dhcp::{Answer, Failure, MAX_LINE, Reply, Request, read_question};
 
 /// How long a plugin may take to send its request, and to take its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ enum Phase {
 
 /// What reading from the connection gave.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Input {
     /// Not a whole line yet.
     Nothing,
     /// A request.
-    Question(Ask),
+    Question(Request),
     /// A line that is not a request; the answer to it.
     Nonsense(Failure),
     /// The plugin is gone, or sends more than it should.
@@ -60,28 +60,28 @@ impl Conversation {
     }
 
     /// Reads what has arrived.
-    pub(crate) fn hear(&mut self) -> Heard {
+    pub(crate) fn hear(&mut self) -> Input {
         let mut buffer = [0; 16 * 1024];
         loop {
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Heard::End,
-                Ok(_) if self.phase != Phase::Asking => return Heard::End,
+                Ok(0) => return Input::End,
+                Ok(_) if self.phase != Phase::Asking => return Input::End,
                 Ok(length) => self.input.extend_from_slice(&buffer[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
-                Err(_) => return Heard::End,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Input::Nothing,
+                Err(_) => return Input::End,
             }
             if let Some(end) = self.input.iter().position(|octet| *octet == b'\n') {
                 let line = std::mem::take(&mut self.input);
                 self.phase = Phase::Waiting;
                 self.until = None;
                 return match read_question(&line[..end]) {
-                    Ok(ask) => Heard::Question(ask),
-                    Err(failure) => Heard::Nonsense(failure),
+                    Ok(ask) => Input::Question(ask),
+                    Err(failure) => Input::Nonsense(failure),
                 };
             }
             if MAX_LINE < self.input.len() {
-                return Heard::End;
+                return Input::End;
             }
         }
     }

@@ -10,7 +10,7 @@ use dhcp::v4;
 use state::{Durability, FileError};
 
 use super::sockets::frame_of;
-use super::store::Saved;
+use super::store::LeaseRecord;
 use crate::clock;
 
 const FOLDER_MODE: u32 = 0o700;
@@ -18,12 +18,12 @@ const FILE_MODE: u32 = 0o600;
 
 /// The queue of leases to release.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct DeferredReleases {
     folder: PathBuf,
-    queue: Sender<(PathBuf, Box<Saved>)>,
+    queue: Sender<(PathBuf, Box<LeaseRecord>)>,
 }
 
-impl Late {
+impl DeferredReleases {
     /// Opens the queue and starts the thread. The queue starts empty: another daemon may be working
     /// on what is on disk.
     pub(crate) fn open(state: &std::path::Path) -> Result<Self, FileError> {
@@ -36,7 +36,7 @@ impl Late {
         {
             tracing::error!(%error, "cannot start the thread that releases leases later");
         }
-        Ok(Late { folder, queue })
+        Ok(DeferredReleases { folder, queue })
     }
 
     /// Continues with what an earlier daemon left.
@@ -61,7 +61,7 @@ impl Late {
     }
 
     /// Releases a lease as soon as its turn comes.
-    pub(crate) fn give_back(&self, saved: Saved) -> Result<(), FileError> {
+    pub(crate) fn give_back(&self, saved: LeaseRecord) -> Result<(), FileError> {
         // Another lease of the same attachment may follow.
         let name = format!("{}-{:016x}.json", saved.attachment.hash(), clock::seed());
         let path = self.folder.join(name);
@@ -72,13 +72,13 @@ impl Late {
         Ok(())
     }
 
-    fn enqueue(&self, path: PathBuf, saved: Saved) {
+    fn enqueue(&self, path: PathBuf, saved: LeaseRecord) {
         // It fails when there is no thread; the next start finds the file.
         let _ = self.queue.send((path, Box::new(saved)));
     }
 }
 
-fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
+fn work(jobs: &Receiver<(PathBuf, Box<LeaseRecord>)>) {
     while let Ok((path, saved)) = jobs.recv() {
         release(&saved);
         if let Err(error) = state::remove_file(&path) {
@@ -87,7 +87,7 @@ fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
     }
 }
 
-fn release(saved: &Saved) {
+fn release(saved: &LeaseRecord) {
     let lease = &saved.attachment;
     if saved.v6.is_some() {
         // RELEASE needs a link-local source address, which went with the interface.

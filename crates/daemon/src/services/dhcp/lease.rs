@@ -12,14 +12,14 @@ use dhcp::{Now, Timestamp, v4, v6};
 use kernel::netns::Netns;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::{Change, LinkSet, RouteSocket};
-use node_api::dhcp::{Acquire, Client, Family};
+use node_api::dhcp::{Client, Family, LeaseRequest};
 use state::NetnsIdentity;
 
 use super::context::{Context, kernel_error};
 use super::lease_result;
 use super::release_path::ReleasePath;
 use super::sockets::{V4Sockets, V6Socket, frame_of};
-use super::store::{Place, Saved};
+use super::store::{LeaseRecord, Place};
 use super::token::Token;
 use crate::clock;
 
@@ -91,10 +91,10 @@ impl HeldLease {
     pub(crate) fn prepare(
         world: &mut Context,
         id: u64,
-        ask: Acquire,
+        ask: LeaseRequest,
         now: Now,
     ) -> Result<Self, Error> {
-        let Acquire { attachment, netns: path, netns_id, pid_ns, client } = ask;
+        let LeaseRequest { attachment, netns: path, netns_id, pid_ns, client } = ask;
         let opened = Netns::open(&world.flags.on_host(&path))
             .map_err(|error| Error::from_chain(cni::code::INVALID_NETNS, &error))?;
         let found = NetnsIdentity::from(opened.id());
@@ -157,7 +157,7 @@ impl HeldLease {
     }
 
     /// Resumes a lease that an earlier daemon kept.
-    pub(crate) fn resume(world: &Context, id: u64, saved: Saved, now: Now) -> Self {
+    pub(crate) fn resume(world: &Context, id: u64, saved: LeaseRecord, now: Now) -> Self {
         let place = Place {
             netns: saved.netns,
             netns_id: saved.netns_id,
@@ -206,7 +206,7 @@ impl HeldLease {
     }
 
     /// Says whether the namespace of a request is this lease's.
-    pub(crate) fn is_in(&self, world: &Context, ask: &Acquire) -> bool {
+    pub(crate) fn is_in(&self, world: &Context, ask: &LeaseRequest) -> bool {
         ask.netns_id.is_none_or(|id| id == self.place.netns_id)
             && !world.is_another(&ask.netns, &self.place)
     }
@@ -310,9 +310,13 @@ impl HeldLease {
     }
 
     /// Returns what is to be kept on disk.
-    pub(crate) fn saved(&self, world: &Context) -> Saved {
-        let mut saved =
-            Saved::new(world.boot_id.clone(), self.key.clone(), &self.place, self.client.clone());
+    pub(crate) fn saved(&self, world: &Context) -> LeaseRecord {
+        let mut saved = LeaseRecord::new(
+            world.boot_id.clone(),
+            self.key.clone(),
+            &self.place,
+            self.client.clone(),
+        );
         saved.v4 = self
             .v4
             .as_ref()
@@ -328,7 +332,7 @@ impl HeldLease {
 
     /// Releases what is granted, over the interface. Returns what is left to be released without
     /// the interface.
-    pub(crate) fn give_back(&mut self, world: &Context) -> Option<Saved> {
+    pub(crate) fn give_back(&mut self, world: &Context) -> Option<LeaseRecord> {
         let saved = self.saved(world);
         if saved.v4.is_none() && saved.v6.is_none() {
             return None;

@@ -11,14 +11,14 @@ use cni::{AttachmentKey, Error, GcAttachment, NetworkName, code};
 use cni_plugin::codes;
 use dhcp::{Now, Timestamp};
 use kernel::living::Census;
-use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
+use node_api::dhcp::{Answer, LeaseRequest, Note, RESULT_VERSION, Request};
 use node_api::inbox;
 
 use super::context::Context;
-use super::conversation::{Conversation, Heard};
+use super::conversation::{Conversation, Input};
 use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
-use super::store::Saved;
+use super::store::LeaseRecord;
 use super::token::Token;
 use crate::bell::Bell;
 use crate::clock;
@@ -209,7 +209,7 @@ impl Service {
         }
     }
 
-    fn give_back_late(&self, saved: Option<Saved>) {
+    fn give_back_late(&self, saved: Option<LeaseRecord>) {
         let Some(saved) = saved else { return };
         let lease = saved.attachment.clone();
         if let Err(error) = self.world.late.give_back(saved) {
@@ -322,24 +322,24 @@ impl Service {
             return;
         }
         match conversation.hear() {
-            Heard::Nothing => {}
-            Heard::Question(ask) => self.serve(id, ask),
-            Heard::Nonsense(failure) => {
+            Input::Nothing => {}
+            Input::Question(ask) => self.serve(id, ask),
+            Input::Nonsense(failure) => {
                 tracing::warn!(reason = failure.msg, "refused a malformed request");
                 self.answer(id, Answer::Failed(failure));
             }
-            Heard::End => self.hang_up(id),
+            Input::End => self.hang_up(id),
         }
     }
 
-    fn serve(&mut self, id: u64, ask: Ask) {
+    fn serve(&mut self, id: u64, ask: Request) {
         let answer = match ask {
-            Ask::Acquire(acquire) => match self.acquire(id, *acquire) {
+            Request::Acquire(acquire) => match self.acquire(id, *acquire) {
                 Ok(Some(answer)) => answer,
                 Ok(None) => return,
                 Err(error) => Answer::Failed(error.into()),
             },
-            Ask::Inspect { attachment } => {
+            Request::Inspect { attachment } => {
                 let id = self.by_key.get(&attachment);
                 let held = id.and_then(|id| self.held.get(id)).filter(|held| held.is_handed_over());
                 match held {
@@ -347,9 +347,9 @@ impl Service {
                     _ => Answer::Unknown,
                 }
             }
-            Ask::Release { attachment } => self.release(&attachment),
-            Ask::Collect { network, valid } => self.collect(&network, &valid),
-            Ask::Status => Answer::Done,
+            Request::Release { attachment } => self.release(&attachment),
+            Request::Collect { network, valid } => self.collect(&network, &valid),
+            Request::Status => Answer::Done,
             _ => Answer::Failed(
                 Error::new(code::UNSUPPORTED_FIELD, "the DHCP daemon does not know the request")
                     .into(),
@@ -359,7 +359,7 @@ impl Service {
     }
 
     /// Answers with the lease there is, or lets the connection wait for one.
-    fn acquire(&mut self, waiter: u64, ask: Acquire) -> Result<Option<Answer>, Error> {
+    fn acquire(&mut self, waiter: u64, ask: LeaseRequest) -> Result<Option<Answer>, Error> {
         // A DEL that found no daemon comes first.
         self.work_off_notes();
         if let Some(&id) = self.by_key.get(&ask.attachment) {

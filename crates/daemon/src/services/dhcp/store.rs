@@ -18,7 +18,7 @@ const FILE_MODE: u32 = 0o600;
 /// A lease that a container has, and everything needed to renew and to release it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Saved {
+pub(crate) struct LeaseRecord {
     format: u32,
     /// In which boot it was granted: after another boot the container is gone.
     pub(crate) boot_id: String,
@@ -57,14 +57,14 @@ pub(crate) struct Place {
     pub(crate) way: ReleasePath,
 }
 
-impl Saved {
+impl LeaseRecord {
     pub(crate) fn new(
         boot_id: String,
         attachment: AttachmentKey,
         place: &Place,
         client: Client,
     ) -> Self {
-        Saved {
+        LeaseRecord {
             format: FORMAT,
             boot_id,
             attachment,
@@ -110,7 +110,7 @@ impl Store {
     }
 
     /// Writes a lease; the file survives a power cut.
-    pub(crate) fn put(&self, saved: &Saved) -> Result<(), FileError> {
+    pub(crate) fn put(&self, saved: &LeaseRecord) -> Result<(), FileError> {
         let bytes = serde_json::to_vec(saved).expect("a lease has string keys only");
         // Another program may have removed the folder while it held no lease.
         state::create_directory(&self.folder, FOLDER_MODE)?;
@@ -123,7 +123,7 @@ impl Store {
 
     /// Reads every lease. Skips files that are not leases and returns their names, and the folder's
     /// if it cannot be listed.
-    pub(crate) fn all(&self) -> (Vec<Saved>, Vec<(PathBuf, String)>) {
+    pub(crate) fn all(&self) -> (Vec<LeaseRecord>, Vec<(PathBuf, String)>) {
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -152,7 +152,7 @@ impl Store {
                     continue;
                 }
             };
-            match Saved::parse(&bytes) {
+            match LeaseRecord::parse(&bytes) {
                 Ok(saved) if self.path(&saved.attachment) == path => found.push(saved),
                 Ok(saved) => {
                     damaged.push((path, format!("its content is of {}", saved.attachment)));

@@ -9,7 +9,9 @@ use std::time::Duration;
 use cni::{Error, code};
 use cni_runtime::Runtime;
 use cnm::method::Method;
-use cnm::network::{Activated, AllocateNetwork, Allocated, Capabilities, GwAllocChecked, Join};
+use cnm::network::{
+    ActivateAnswer, AllocateAnswer, AllocateNetwork, Capabilities, GwAllocAnswer, Join,
+};
 use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,7 +142,7 @@ impl Driver {
     fn act(self: &Arc<Self>, method: Method, body: &[u8], asker: &Asker) -> Result<Vec<u8>, Error> {
         let engine = asker.engine;
         match method {
-            Method::Activate => reply(&Activated {
+            Method::Activate => reply(&ActivateAnswer {
                 implements: vec!["NetworkDriver".to_owned(), "IpamDriver".to_owned()],
             }),
             Method::NetworkCapabilities => reply(&Capabilities {
@@ -148,10 +150,10 @@ impl Driver {
                 connectivity_scope: "local".to_owned(),
                 gw_alloc_checker: false,
             }),
-            Method::GwAllocCheck => reply(&GwAllocChecked::default()),
+            Method::GwAllocCheck => reply(&GwAllocAnswer::default()),
             Method::AllocateNetwork => {
                 let asked: AllocateNetwork = read(body)?;
-                reply(&Allocated { options: asked.options })
+                reply(&AllocateAnswer { options: asked.options })
             }
             Method::FreeNetwork | Method::DiscoverNew | Method::DiscoverDelete => {
                 reply(&Nothing {})
@@ -201,7 +203,7 @@ impl Driver {
     }
 
     /// Waits until no other call holds this ID, and holds it.
-    pub(super) fn hold(&self, id: &str) -> Result<Held<'_>, Error> {
+    pub(super) fn hold(&self, id: &str) -> Result<KeyGuard<'_>, Error> {
         super::journal::check_id(id)?;
         self.keys.hold(id, LOCK_TIMEOUT).ok_or_else(|| {
             Error::new(
@@ -212,7 +214,7 @@ impl Driver {
     }
 
     /// Does what [`Driver::hold`] does, but does not wait.
-    pub(super) fn try_hold(&self, id: &str) -> Option<Held<'_>> {
+    pub(super) fn try_hold(&self, id: &str) -> Option<KeyGuard<'_>> {
         self.keys.hold(id, Duration::ZERO)
     }
 
@@ -283,22 +285,22 @@ impl Keys {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(&self, id: &str, timeout: Duration) -> Option<Held<'_>> {
+    fn hold(&self, id: &str, timeout: Duration) -> Option<KeyGuard<'_>> {
         let free = |held: &mut HashSet<String>| held.contains(id);
         let waited = self.changed.wait_timeout_while(self.held(), timeout, free);
         let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        held.insert(id.to_owned()).then(|| Held { keys: self, id: id.to_owned() })
+        held.insert(id.to_owned()).then(|| KeyGuard { keys: self, id: id.to_owned() })
     }
 }
 
 /// Keeps other calls off the ID until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct KeyGuard<'a> {
     keys: &'a Keys,
     id: String,
 }
 
-impl Drop for Held<'_> {
+impl Drop for KeyGuard<'_> {
     fn drop(&mut self) {
         self.keys.held().remove(&self.id);
         self.keys.changed.notify_all();

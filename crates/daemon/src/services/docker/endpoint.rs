@@ -15,8 +15,8 @@ use cni::{Args, AttachmentKey, ContainerId, Error, IfName, NetworkList, NetworkN
 use cni_plugin::codes;
 use cni_runtime::Attachment;
 use cnm::network::{
-    CreateEndpoint, CreatedEndpoint, EndpointInterface, EndpointName, InterfaceName, Join, Joined,
-    OperInfo, StaticRoute,
+    CreateEndpoint, CreatedEndpoint, EndpointInterface, EndpointName, InterfaceName, Join,
+    JoinAnswer, OperInfo, StaticRoute,
 };
 use cnm::options;
 use firewall::pods::PodsTable;
@@ -126,7 +126,7 @@ impl Driver {
         self.remove_endpoint(other, network.as_ref())
     }
 
-    pub(super) fn join(&self, asked: &Join, engine: Option<Engine>) -> Result<Joined, Error> {
+    pub(super) fn join(&self, asked: &Join, engine: Option<Engine>) -> Result<JoinAnswer, Error> {
         let _held = self.hold(&asked.endpoint_id)?;
         let network = self.journal.known_network(&asked.network_id)?;
         let mut endpoint = self.known_endpoint(&asked.endpoint_id)?;
@@ -212,7 +212,7 @@ impl Driver {
         let mut attachment = describe(&list, network, endpoint)?;
         let key = self.runtime.key(&list, &attachment)?;
         let withdrawn = self.withdraw_ports(endpoint, network);
-        let back = handover::take_back(&holder, &network.ifname, endpoint, &alias(&key));
+        let back = handover::reclaim_link(&holder, &network.ifname, endpoint, &alias(&key));
         if let Err(error) = back {
             tracing::warn!(%error, "an interface was not moved back");
         }
@@ -413,7 +413,7 @@ fn answer(
 }
 
 /// Returns what Docker is to do with the link.
-fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
+fn joined(network: &Network, endpoint: &Endpoint) -> JoinAnswer {
     let layout = &endpoint.layout;
     let gateway = |v4: bool| {
         let of_family = |route: &&super::journal::LayoutRoute| {
@@ -426,7 +426,7 @@ fn joined(network: &Network, endpoint: &Endpoint) -> Joined {
     let static_routes: Vec<StaticRoute> =
         layout.routes.iter().filter_map(|route| static_route(network, layout, route)).collect();
     let leads_out = static_routes.iter().any(|route| route.destination.ends_with("/0"));
-    Joined {
+    JoinAnswer {
         interface_name: Some(InterfaceName {
             src_name: endpoint.src_name.clone(),
             dst_prefix: network.prefix.clone(),

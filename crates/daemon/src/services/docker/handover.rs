@@ -155,7 +155,7 @@ pub(super) fn hand_over(holder: &Holder, ifname: &str, src_name: &str) -> Result
 
 /// Brings the link back to where plugins made it, from the host, or from the sandbox if it is still
 /// there. A link that is gone is not an error.
-pub(super) fn take_back(
+pub(super) fn reclaim_link(
     holder: &Holder,
     ifname: &str,
     endpoint: &Endpoint,

@@ -92,7 +92,7 @@ impl Pool {
 
     /// Takes an address from a hold; returns false when the hold did not have it. An address
     /// without a recorded hold comes from an older driver, or is in a rebuilt record.
-    pub(super) fn take_back(&mut self, address: IpAddr, hold: &str) -> bool {
+    pub(super) fn release(&mut self, address: IpAddr, hold: &str) -> bool {
         match self.held_by.get_mut(&address) {
             Some(holders) => {
                 let had = holders.remove(hold);
@@ -114,7 +114,7 @@ impl Pool {
         self.holds.remove(hold);
         let addresses: Vec<IpAddr> = self.held_by.keys().copied().collect();
         for address in addresses {
-            self.take_back(address, hold);
+            self.release(address, hold);
         }
     }
 
@@ -304,8 +304,8 @@ mod tests {
         let gateway = "10.73.0.1".parse().unwrap();
         // An address that a driver without holds gave is not released by a later network.
         pool.holds.insert("1".to_owned(), Hold::default());
-        assert!(!pool.take_back(gateway, "1") && pool.taken.contains_key(&gateway));
-        assert!(pool.take_back(gateway, SHARED) && pool.taken.is_empty());
+        assert!(!pool.release(gateway, "1") && pool.taken.contains_key(&gateway));
+        assert!(pool.release(gateway, SHARED) && pool.taken.is_empty());
     }
 
     #[test]

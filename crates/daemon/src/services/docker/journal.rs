@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cni::{Error, code};
 use cni_plugin::codes;
-use cnm::network::{CreateEndpoint, CreateNetwork, CreatedEndpoint, Joined};
+use cnm::network::{CreateEndpoint, CreateNetwork, CreatedEndpoint, JoinAnswer};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ pub(crate) struct Endpoint {
     pub(crate) sandbox: Option<PathBuf>,
     /// The engine's process that joined it, if we could see it.
     pub(crate) engine: Option<String>,
-    pub(crate) joined: Option<Joined>,
+    pub(crate) joined: Option<JoinAnswer>,
     /// The published ports, as the capability `portMappings` has them.
     pub(crate) ports: Vec<PortMapping>,
     /// Docker has said that this endpoint is on the container's gateway network.

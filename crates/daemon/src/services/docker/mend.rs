@@ -32,7 +32,7 @@ const NOT_ASKED: [&str; 2] = [sbr::INFO.name, tuning::INFO.name];
 
 /// The driver's records, as another process sees them.
 #[derive(Debug)]
-pub(crate) struct Dockers {
+pub(crate) struct DriverRecords {
     journal: Journal,
     /// The runtime's cache of the published ports.
     ports: PathBuf,
@@ -41,20 +41,20 @@ pub(crate) struct Dockers {
 
 /// Where Docker has put an interface.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct Placement {
     /// The path by which Docker names the container's namespace.
     pub(crate) sandbox: PathBuf,
     pub(crate) netns: Netns,
     pub(crate) link: Link,
 }
 
-impl Dockers {
+impl DriverRecords {
     /// Creates the reader; reads no record yet.
     ///
     /// # Errors
     /// When the kernel does not report the boot's identity.
     pub(crate) fn new(roots: &Roots) -> Result<Self, state::FileError> {
-        Ok(Dockers {
+        Ok(DriverRecords {
             journal: Journal::of_another(
                 &roots.lib.join("docker"),
                 &roots.run.join("docker/records"),
@@ -73,7 +73,7 @@ impl Dockers {
         &self,
         key: &AttachmentKey,
         seen: impl FnOnce(&Path) -> PathBuf,
-    ) -> Result<Option<Placed>, Error> {
+    ) -> Result<Option<Placement>, Error> {
         let endpoint = self.journal.endpoint(key.container_id.as_str())?;
         let Some(endpoint) = endpoint.filter(|endpoint| endpoint.phase == Phase::Joined) else {
             return Ok(None);
@@ -82,7 +82,7 @@ impl Dockers {
         let Some(netns) = open_if_there(&seen(&sandbox))? else { return Ok(None) };
         let mut inside = RouteSocket::open_in(&netns).map_err(|error| kernel_error(&error))?;
         let found = find_ours(&mut inside, &endpoint, &alias(key))?;
-        Ok(found.map(|link| Placed { sandbox, netns, link }))
+        Ok(found.map(|link| Placement { sandbox, netns, link }))
     }
 
     /// Restores what other programs changed of an endpoint. `None` when its start is not complete,

@@ -122,7 +122,7 @@ impl Place {
 }
 
 /// What a file holds.
-struct Found<T> {
+struct StoredRecord<T> {
     record: T,
     bytes: Vec<u8>,
     /// The file has a checksum; an older driver's has none.
@@ -130,7 +130,7 @@ struct Found<T> {
 }
 
 /// Reads one of the two.
-fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
+fn load<T: Record>(path: &Path, id: &str) -> Result<Option<StoredRecord<T>>, Damage> {
     let bytes = match state::read_optional(path) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Ok(None),
@@ -147,7 +147,7 @@ fn load<T: Record>(path: &Path, id: &str) -> Result<Option<Found<T>>, Damage> {
     if record.id() != id {
         return Err(Damage::Anothers(record.id().to_owned()));
     }
-    Ok(Some(Found { record, bytes, is_summed }))
+    Ok(Some(StoredRecord { record, bytes, is_summed }))
 }
 
 /// Returns a record's file: an object whose first key is the checksum of all that follows.
@@ -172,19 +172,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct One {
+    struct ExampleRecord {
         id: String,
         content: Vec<u8>,
     }
 
-    impl Record for One {
+    impl Record for ExampleRecord {
         fn id(&self) -> &str {
             &self.id
         }
     }
 
-    fn one(id: &str, content: u8) -> One {
-        One { id: id.to_owned(), content: vec![content; 9] }
+    fn one(id: &str, content: u8) -> ExampleRecord {
+        ExampleRecord { id: id.to_owned(), content: vec![content; 9] }
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
             copy: dir.path().join(format!("{id}.copy")),
         };
         let (a, b) = (place("a"), place("b"));
-        assert_eq!(a.read::<One>("a").unwrap(), None);
+        assert_eq!(a.read::<ExampleRecord>("a").unwrap(), None);
         b.write(&one("b", 7)).unwrap();
         let anothers = std::fs::read(&b.record).unwrap();
         a.write(&one("a", 5)).unwrap();
@@ -210,37 +210,41 @@ mod tests {
         for bytes in &wrong {
             for path in [&a.record, &a.copy] {
                 std::fs::write(path, bytes).unwrap();
-                assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 5)), "{path:?}: {bytes:?}");
+                assert_eq!(
+                    a.read::<ExampleRecord>("a").unwrap(),
+                    Some(one("a", 5)),
+                    "{path:?}: {bytes:?}"
+                );
                 a.write(&one("a", 5)).unwrap();
             }
             // Both: something exists, and neither file says what.
             std::fs::write(&a.record, bytes).unwrap();
             std::fs::write(&a.copy, bytes).unwrap();
-            let read = a.read::<One>("a");
+            let read = a.read::<ExampleRecord>("a");
             assert!(read.is_err() || read.unwrap() == Some(one("a", 5)), "{bytes:?}");
             a.write(&one("a", 5)).unwrap();
         }
         a.write_copy(&one("a", 8)).unwrap();
-        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 8)));
+        assert_eq!(a.read::<ExampleRecord>("a").unwrap(), Some(one("a", 8)));
         a.write(&one("a", 6)).unwrap();
         // After a reboot; and what an older driver wrote.
         std::fs::remove_file(&a.copy).unwrap();
-        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
+        assert_eq!(a.read::<ExampleRecord>("a").unwrap(), Some(one("a", 6)));
         a.write(&one("a", 5)).unwrap();
         std::fs::write(&a.record, serde_json::to_vec(&one("a", 4)).unwrap()).unwrap();
-        assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 4)));
+        assert_eq!(a.read::<ExampleRecord>("a").unwrap(), Some(one("a", 4)));
         for damaged in [&b""[..], b"[1"] {
             a.write(&one("a", 6)).unwrap();
             std::fs::write(&a.copy, damaged).unwrap();
-            a.heal::<One>("a");
+            a.heal::<ExampleRecord>("a");
             std::fs::write(&a.record, damaged).unwrap();
-            assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
-            a.heal::<One>("a");
+            assert_eq!(a.read::<ExampleRecord>("a").unwrap(), Some(one("a", 6)));
+            a.heal::<ExampleRecord>("a");
             std::fs::remove_file(&a.copy).unwrap();
-            assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 6)));
+            assert_eq!(a.read::<ExampleRecord>("a").unwrap(), Some(one("a", 6)));
         }
         a.remove().unwrap();
-        assert_eq!(a.read::<One>("a").unwrap(), None);
+        assert_eq!(a.read::<ExampleRecord>("a").unwrap(), None);
         assert!(!a.copy.exists());
     }
 }

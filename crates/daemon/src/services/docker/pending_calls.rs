@@ -43,7 +43,7 @@ pub(super) struct Intent {
 
 /// A note that an earlier driver left.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct LeftoverIntent {
     pub(super) method: Method,
     pub(super) body: Vec<u8>,
     /// See [`Intent::name`].
@@ -84,7 +84,7 @@ impl Intents {
     }
 
     /// Lists the calls that earlier drivers had under way; removes notes that are too old.
-    pub(super) fn left(&self) -> Vec<Left> {
+    pub(super) fn left(&self) -> Vec<LeftoverIntent> {
         let now_ms = clock::now().at.as_millis();
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut found = Vec::new();
@@ -101,7 +101,9 @@ impl Intents {
             let path = entry.path();
             let body = state::read_optional(&path).ok().flatten();
             match body.filter(|_| now_ms.saturating_sub(noted_ms) < LIFETIME_MS) {
-                Some(body) => found.push(Left { method, body, name: name.to_owned(), path }),
+                Some(body) => {
+                    found.push(LeftoverIntent { method, body, name: name.to_owned(), path })
+                }
                 None => drop(state::remove_file(&path)),
             }
         }
@@ -109,7 +111,7 @@ impl Intents {
     }
 
     /// Finds what a call without content is about.
-    pub(super) fn recall(&self, method: Method) -> Result<Left, Error> {
+    pub(super) fn recall(&self, method: Method) -> Result<LeftoverIntent, Error> {
         let mut left = self.left();
         left.retain(|left| left.method == method);
         match (left.pop(), left.is_empty()) {
@@ -131,7 +133,7 @@ impl Intents {
     }
 }
 
-impl Left {
+impl LeftoverIntent {
     /// Removes the note: the call is done.
     pub(super) fn forget(self) {
         let _ = state::remove_file(&self.path);

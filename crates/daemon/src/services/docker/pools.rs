@@ -21,7 +21,7 @@ use ipnet::{IpAddrRange, IpNet, Ipv4AddrRange, Ipv4Net, Ipv6AddrRange, Ipv6Net};
 use kernel::living::Census;
 use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 
-use super::driver::{Asker, Driver, Held, texts};
+use super::driver::{Asker, Driver, KeyGuard, texts};
 use super::handover::kernel_error;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Pool, Use};
@@ -60,7 +60,7 @@ impl Driver {
     }
 
     /// Waits until no other call holds the pools, and holds them.
-    pub(super) fn hold_pools(&self) -> Result<Held<'_>, Error> {
+    pub(super) fn hold_pools(&self) -> Result<KeyGuard<'_>, Error> {
         self.hold(ALL)
     }
 
@@ -306,7 +306,7 @@ impl Driver {
         }
         let Some(mut pool) = self.journal.pool(&id.pool)? else { return Ok(()) };
         let Ok(address) = asked.address.parse::<IpAddr>() else { return Ok(()) };
-        if !pool.take_back(address, &id.hold) {
+        if !pool.release(address, &id.hold) {
             return Ok(());
         }
         self.journal.put_pool(&pool)

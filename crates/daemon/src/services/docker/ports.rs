@@ -10,7 +10,7 @@ use cni_plugin::codes;
 use cni_runtime::Attachment;
 use cnm::network::{EndpointName, ExternalConnectivity};
 use cnm::options::{self, PortBinding};
-use firewall::taken::{self, Families, Taken};
+use firewall::taken::{self, Families, TakenPort};
 use kernel::living::Census;
 use serde_json::value::RawValue;
 
@@ -289,7 +289,7 @@ fn any_port(binding: &PortBinding, protocol: &str) -> Option<u16> {
 }
 
 /// Finds a program of the host that has a port, or reports that the host does not have the address.
-fn programs(port: &PortMapping) -> Option<Taken> {
+fn programs(port: &PortMapping) -> Option<TakenPort> {
     let forward = taken::forward(port.host_port, &port.protocol, &port.host_ip);
     taken::find(forward.as_slice(), Families::ALL).pop()
 }

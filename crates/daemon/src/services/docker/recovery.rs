@@ -86,7 +86,7 @@ impl Driver {
             let listing = listing.map_err(|error| Error::from_chain(codes::STATE, &error))?;
             for cached in listing.attachments {
                 let ifname = cached.attachment.ifname.as_str();
-                let back = handover::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
+                let back = handover::reclaim_link(&holder, ifname, endpoint, &alias(&cached.key()));
                 if let Err(error) = back {
                     tracing::warn!(%error, "an interface was not moved back");
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cnm::Failure;
-use cnm::http::{self, HttpError, Incoming, Kind, Message};
+use cnm::http::{self, HttpError, IncomingMessage, Kind, Message};
 use cnm::method::Method;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -198,7 +198,7 @@ impl Server {
 /// Reads a request within its time.
 fn hear(mut stream: &UnixStream) -> io::Result<Result<Message, HttpError>> {
     let deadline = Instant::now() + TALK_TIME;
-    let mut incoming = Incoming::new(Kind::Request, MAX_BODY);
+    let mut incoming = IncomingMessage::new(Kind::Request, MAX_BODY);
     let mut buffer = vec![0; 64 * 1024];
     let mut continued = false;
     loop {

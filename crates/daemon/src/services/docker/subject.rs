@@ -12,7 +12,7 @@ use crate::log::Subject;
 /// The names in calls, for both interfaces (network and IPAM).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Named {
+struct CallNames {
     #[serde(rename = "NetworkID")]
     network: String,
     #[serde(rename = "EndpointID")]
@@ -28,30 +28,30 @@ struct Named {
 impl Driver {
     /// Reads what a call is about; for an endpoint that has joined, its record names the container.
     pub(super) fn subject(&self, body: &[u8]) -> Subject {
-        let mut named: Named = cnm::read(body).unwrap_or_default();
+        let mut named: CallNames = cnm::read(body).unwrap_or_default();
         if named.sandbox.as_os_str().is_empty() && !named.endpoint.is_empty() {
             let endpoint = self.journal.endpoint(&named.endpoint).ok().flatten();
             named.sandbox = endpoint.and_then(|endpoint| endpoint.sandbox).unwrap_or_default();
         }
-        named.told()
+        named.subject()
     }
 }
 
 impl Endpoint {
     /// Returns what a log line about it is about.
     pub(super) fn subject(&self) -> Subject {
-        let named = Named {
+        let named = CallNames {
             network: self.network.clone(),
             endpoint: self.id.clone(),
             sandbox: self.sandbox.clone().unwrap_or_default(),
-            ..Named::default()
+            ..CallNames::default()
         };
-        named.told()
+        named.subject()
     }
 }
 
-impl Named {
-    fn told(self) -> Subject {
+impl CallNames {
+    fn subject(self) -> Subject {
         let all = [
             ("network", short(&self.network).to_owned()),
             ("endpoint", short(&self.endpoint).to_owned()),

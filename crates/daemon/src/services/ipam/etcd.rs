@@ -22,17 +22,17 @@ pub(super) struct Etcd {
 }
 
 /// An answer with a header.
-trait Headed: serde::de::DeserializeOwned {
+trait HeadedAnswer: serde::de::DeserializeOwned {
     fn header(&self) -> &Header;
 }
 
-impl Headed for RangeAnswer {
+impl HeadedAnswer for RangeAnswer {
     fn header(&self) -> &Header {
         &self.header
     }
 }
 
-impl Headed for TransactionAnswer {
+impl HeadedAnswer for TransactionAnswer {
     fn header(&self) -> &Header {
         &self.header
     }
@@ -66,7 +66,7 @@ impl Etcd {
     }
 
     /// Asks a member; if it is silent, the next request goes to another one.
-    fn ask<T: Headed>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
+    fn ask<T: HeadedAnswer>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
         let begun = self.moments.begin();
         // It gives up a member earlier.
         let question = async { self.etcd.ask::<T>(call, body).await.map_err(StoreError::from) };

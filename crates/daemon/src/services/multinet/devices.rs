@@ -34,7 +34,7 @@ struct Entry {
 
 /// The devices allocated to a pod: by resource, then by container.
 #[derive(Debug, Default)]
-pub(super) struct Allocated(HashMap<String, BTreeMap<String, BTreeSet<String>>>);
+pub(super) struct PodDevices(HashMap<String, BTreeMap<String, BTreeSet<String>>>);
 
 /// A pod's devices. Each is handed out once, in the order of its containers, and within each in the
 /// order of their names (as Multus does).
@@ -43,7 +43,7 @@ pub(super) struct Devices {
     left: Result<HashMap<String, VecDeque<String>>, String>,
 }
 
-impl Allocated {
+impl PodDevices {
     /// Reads what the kubelet recorded for a pod.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Allocated {
         };
         let text = std::fs::read(checkpoint).map_err(|error| unknown(&error))?;
         let read: Checkpoint = serde_json::from_slice(&text).map_err(|error| unknown(&error))?;
-        let mut all = Allocated::default();
+        let mut all = PodDevices::default();
         let entries = read.data.pod_device_entries.unwrap_or_default();
         for entry in entries.into_iter().filter(|entry| entry.pod_uid == uid) {
             let of_resource = all.0.entry(entry.resource).or_default();
@@ -124,14 +124,14 @@ impl Devices {
 mod tests {
     use super::*;
 
-    fn allocated(entries: &str) -> Allocated {
+    fn allocated(entries: &str) -> PodDevices {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("checkpoint");
         let text = format!(
             r#"{{"Data":{{"PodDeviceEntries":[{entries}],"RegisteredDevices":{{}}}},"Checksum":1}}"#
         );
         std::fs::write(&path, text).unwrap();
-        Allocated::of_pod(&path, "7").unwrap()
+        PodDevices::of_pod(&path, "7").unwrap()
     }
 
     fn all(mut devices: Devices) -> Vec<String> {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(devices.take("v/nic", "b"), Ok(true));
         assert!(devices.next("v/nic").unwrap_err().contains("allocated none"));
         let dir = tempfile::tempdir().unwrap();
-        let missing = Allocated::of_pod(&dir.path().join("none"), "7").unwrap_err();
+        let missing = PodDevices::of_pod(&dir.path().join("none"), "7").unwrap_err();
         assert!(missing.contains("the kubelet's checkpoint"), "{missing}");
         let mut unknown = Devices::unknown(missing.clone());
         assert_eq!(unknown.next("v/nic"), Err(missing.clone()));

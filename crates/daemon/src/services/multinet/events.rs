@@ -28,11 +28,11 @@ pub(super) enum Tone {
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
-    told: Mutex<HashMap<(String, String, String), Told>>,
+    told: Mutex<HashMap<(String, String, String), SentEvent>>,
 }
 
 #[derive(Debug, Clone)]
-struct Told {
+struct SentEvent {
     name: String,
     first: String,
     count: u64,
@@ -59,14 +59,14 @@ impl Events {
         if REMEMBERED <= all.len() {
             all.clear();
         }
-        let told = all.entry(key).or_insert_with(|| Told {
+        let told = all.entry(key).or_insert_with(|| SentEvent {
             // Named as client-go names them.
             name: format!("{}.{seed:016x}", short(&pod.name)),
             first: now.to_owned(),
             count: 0,
         });
         told.count += 1;
-        let Told { name, first, count } = told.clone();
+        let SentEvent { name, first, count } = told.clone();
         drop(all);
         let tone = match tone {
             Tone::Normal => "Normal",

@@ -16,7 +16,7 @@ use cni::json::Object;
 use cni_invoke::{Exec, Executor as _};
 use kernel::netns::{self, Netns};
 use node_api::multinet;
-use node_api::multinet::{Attached, NetworkResult, PlanRequest, PlannedNetwork};
+use node_api::multinet::{AttachReport, NetworkResult, PlanRequest, PlannedNetwork};
 use plugins::netwright_multi;
 
 use super::diff::difference;
@@ -132,7 +132,7 @@ fn seen(netns: &str) -> Option<PathBuf> {
     std::iter::once(path).chain(other).find(|path| Netns::open(path).is_ok())
 }
 
-fn detach(service: &Service, plugger: &Plugger, attached: &mut Attached, ifname: &str) -> bool {
+fn detach(service: &Service, plugger: &Plugger, attached: &mut AttachReport, ifname: &str) -> bool {
     let pod = facts(&attached.pod);
     if let Err(error) = plugger.detach(service, attached, ifname) {
         let text = format!("detach {ifname}: {}", error.context_text());
@@ -151,7 +151,7 @@ fn detach(service: &Service, plugger: &Plugger, attached: &mut Attached, ifname:
 fn attach(
     service: &Service,
     plugger: &Plugger,
-    attached: &mut Attached,
+    attached: &mut AttachReport,
     network: &PlannedNetwork,
 ) -> bool {
     let pod = facts(&attached.pod);
@@ -190,7 +190,7 @@ fn attach(
 
 /// Records what a sandbox has now, and sends its status; says whether the sandbox still exists,
 /// `None` if that failed.
-fn keep(service: &Service, attached: &Attached) -> Option<bool> {
+fn keep(service: &Service, attached: &AttachReport) -> Option<bool> {
     let kept = service.held.replace(attached).and_then(|there| {
         if there {
             service.write_status(attached)?;
@@ -204,7 +204,7 @@ impl Plugger {
     fn attach(
         &self,
         service: &Service,
-        attached: &Attached,
+        attached: &AttachReport,
         network: &PlannedNetwork,
     ) -> Result<Object, cni::Error> {
         let mut config = Self::config(service);
@@ -217,7 +217,7 @@ impl Plugger {
     fn detach(
         &self,
         service: &Service,
-        attached: &Attached,
+        attached: &AttachReport,
         ifname: &str,
     ) -> Result<(), cni::Error> {
         let mut config = Self::config(service);
@@ -237,7 +237,7 @@ impl Plugger {
     fn call(
         &self,
         verb: &str,
-        attached: &Attached,
+        attached: &AttachReport,
         config: &Object,
     ) -> Result<Vec<u8>, cni::Error> {
         let executable = cni_invoke::find(PLUGIN, &self.path).map_err(|error| error.to_cni())?;

@@ -18,7 +18,7 @@ const LONGEST: usize = 64 << 10;
 
 /// All objects of a kind.
 #[derive(Debug)]
-pub(super) struct Known<T> {
+pub(super) struct ObjectCache<T> {
     folder: PathBuf,
     inner: Mutex<Inner<T>>,
 }
@@ -45,7 +45,7 @@ pub(super) enum Freshness {
     Old,
 }
 
-impl<T: Fact> Known<T> {
+impl<T: Fact> ObjectCache<T> {
     /// Reads what an earlier daemon knew.
     pub(super) fn open(folder: PathBuf) -> Result<Self, FileError> {
         state::create_directory(&folder, 0o700)?;
@@ -61,7 +61,7 @@ impl<T: Fact> Known<T> {
             }
         }
         let inner = Inner { objects, listed: None, complete: false, lost: None };
-        Ok(Known { folder, inner: Mutex::new(inner) })
+        Ok(ObjectCache { folder, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_was_known_is_known_to_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let known = Known::open(dir.path().join("d")).unwrap();
+        let known = ObjectCache::open(dir.path().join("d")).unwrap();
         assert!(!known.is_usable());
         assert_eq!(known.freshness(), Freshness::Old);
         known.take(Change::Begin);
@@ -188,20 +188,23 @@ mod tests {
         known.take(Change::Complete);
         assert_eq!(known.freshness(), Freshness::Live);
         known.take(Change::Lost(ApiError::Away("gone".to_owned())));
-        let next = Known::<DefinitionFacts>::open(dir.path().join("d")).unwrap();
+        let next = ObjectCache::<DefinitionFacts>::open(dir.path().join("d")).unwrap();
         assert!(next.is_usable());
         assert_eq!(next.get("ns/a"), Some(definition("a", "1")));
         // What the next list does not name is gone.
         next.take(Change::Begin);
         assert_eq!(next.take(Change::Listed(definition("a", "1"))), Vec::<String>::new());
         assert_eq!(next.take(Change::Complete), ["ns/b"]);
-        assert_eq!(Known::<DefinitionFacts>::open(dir.path().join("d")).unwrap().all().len(), 1);
+        assert_eq!(
+            ObjectCache::<DefinitionFacts>::open(dir.path().join("d")).unwrap().all().len(),
+            1
+        );
     }
 
     #[test]
     fn memory_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let known = Known::open(dir.path().join("d")).unwrap();
+        let known = ObjectCache::open(dir.path().join("d")).unwrap();
         known.take(Change::Changed(definition("a", "1")));
         known.take(Change::Changed(definition("a", &"x".repeat(LONGEST))));
         assert_eq!(known.get("ns/a"), None, "the API server is asked instead");
@@ -213,6 +216,6 @@ mod tests {
         let folder = dir.path().join("d");
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join("ns%2Fa.json"), b"\0garbage").unwrap();
-        assert!(!Known::<DefinitionFacts>::open(folder).unwrap().is_usable());
+        assert!(!ObjectCache::<DefinitionFacts>::open(folder).unwrap().is_usable());
     }
 }

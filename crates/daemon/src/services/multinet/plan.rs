@@ -6,7 +6,7 @@
 use node_api::Refusal;
 use node_api::multinet::{Device, Plan, PlanRequest, PlannedNetwork, Settings};
 use npwg::Selection;
-use npwg::annotation::Asked;
+use npwg::annotation::PodRequest;
 use npwg::definition::Definition;
 use npwg::policy::Policy;
 use plugins::netwright_multi;
@@ -36,16 +36,16 @@ pub(super) struct NoPlan {
     pub(super) event: Option<&'static str>,
 }
 
-/// A network that is wanted.
+/// A network that the pod is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) what: What,
+pub(super) struct WantedNetwork {
+    pub(super) what: NetworkSource,
     /// It is the default network.
     pub(super) default: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum NetworkSource {
     /// A pod's annotation selects it.
     Selected(Box<Selection>),
     /// The node's configuration names it: a definition, or a network on the node.
@@ -54,7 +54,7 @@ pub(super) enum What {
 
 /// The result of looking up a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Lookup {
     Definition(DefinitionFacts),
     /// The API server has none of that name.
     Nothing,
@@ -84,20 +84,20 @@ impl Defaults {
         all
     }
 
-    fn named(&self, text: &str) -> What {
+    fn named(&self, text: &str) -> NetworkSource {
         let (namespace, name) = text.split_once('/').unwrap_or((&self.multus_namespace, text));
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        What::Named { namespace, name, text: text.to_owned() }
+        NetworkSource::Named { namespace, name, text: text.to_owned() }
     }
 
     /// Returns the default network of pods without an annotation for it.
-    pub(super) fn cluster(&self) -> Result<Wanted, NoPlan> {
+    pub(super) fn cluster(&self) -> Result<WantedNetwork, NoPlan> {
         let name = self.cluster_network.as_deref().ok_or_else(|| {
             let refusal = Refusal::new(cni::code::INVALID_CONFIG, "no default network is named")
                 .with_details("set \"clusterNetwork\" in the plugin's configuration, or --cluster-network of netwrightd multinet");
             NoPlan { refusal, event: None }
         })?;
-        Ok(Wanted { what: self.named(name), default: true })
+        Ok(WantedNetwork { what: self.named(name), default: true })
     }
 }
 
@@ -107,10 +107,10 @@ pub(super) fn wanted(
     request: &PlanRequest,
     pod: Option<&PodFacts>,
     defaults: &Defaults,
-) -> Result<Vec<Wanted>, NoPlan> {
+) -> Result<Vec<WantedNetwork>, NoPlan> {
     let Some(pod) = pod else { return Ok(vec![defaults.cluster()?]) };
     let (space, ifname) = (&defaults.multus_namespace, &request.sandbox.ifname);
-    let asked = Asked::read(&pod.annotations, &pod.namespace, space, ifname)
+    let asked = PodRequest::read(&pod.annotations, &pod.namespace, space, ifname)
         .map_err(|error| refused(error.to_string()))?;
     let mut all = Vec::new();
     all.push(match asked.default {
@@ -118,19 +118,22 @@ pub(super) fn wanted(
             let allowed = defaults.policy.allow_default(&pod.namespace, &selection, space);
             allowed.map_err(|error| refused(error.to_string()))?;
             refuse_claim(&selection)?;
-            Wanted { what: What::Selected(Box::new(selection)), default: true }
+            WantedNetwork { what: NetworkSource::Selected(Box::new(selection)), default: true }
         }
         None => defaults.cluster()?,
     });
     if !defaults.system_namespaces.contains(&pod.namespace) {
         let named = defaults.default_networks.iter().map(|name| defaults.named(name));
-        all.extend(named.map(|what| Wanted { what, default: false }));
+        all.extend(named.map(|what| WantedNetwork { what, default: false }));
     }
     for selection in asked.networks {
         let allowed = defaults.policy.allow(&pod.namespace, &selection);
         allowed.map_err(|error| refused(error.to_string()))?;
         refuse_claim(&selection)?;
-        all.push(Wanted { what: What::Selected(Box::new(selection)), default: false });
+        all.push(WantedNetwork {
+            what: NetworkSource::Selected(Box::new(selection)),
+            default: false,
+        });
     }
     Ok(all)
 }
@@ -151,7 +154,7 @@ fn refuse_claim(selection: &Selection) -> Result<(), NoPlan> {
 /// Plans the networks that a pod of this namespace wants, with the definitions that were found.
 pub(super) fn networks(
     pod: &str,
-    wanted: &[(Wanted, Found)],
+    wanted: &[(WantedNetwork, Lookup)],
     is_on_node: impl Fn(&str) -> bool,
     devices: &mut Devices,
     policy: &Policy,
@@ -168,27 +171,27 @@ pub(super) fn networks(
     all.collect()
 }
 
-impl Found {
+impl Lookup {
     /// Returns the resource whose devices the network takes.
     pub(super) fn resource(&self) -> Option<&str> {
         match self {
-            Found::Definition(definition) => definition.resource.as_deref(),
-            Found::Nothing | Found::Unknown(_) => None,
+            Lookup::Definition(definition) => definition.resource.as_deref(),
+            Lookup::Nothing | Lookup::Unknown(_) => None,
         }
     }
 }
 
-impl Wanted {
+impl WantedNetwork {
     /// Returns the device that the annotation names: one of those allocated to the pod, or one that
     /// a rule grants, which is not a device of the network's resource.
     fn chosen_device(
         &self,
         pod: &str,
-        found: &Found,
+        found: &Lookup,
         devices: &mut Devices,
         policy: &Policy,
     ) -> Result<Option<Device>, NoPlan> {
-        let What::Selected(selection) = &self.what else { return Ok(None) };
+        let NetworkSource::Selected(selection) = &self.what else { return Ok(None) };
         let Some(id) = selection.device_id.clone() else { return Ok(None) };
         let taken = found.resource().map(|resource| (resource, devices.take(resource, &id)));
         if let Some((resource, Ok(true))) = taken {
@@ -206,8 +209,8 @@ impl Wanted {
     /// Returns the namespace and name of the definition that it may be.
     pub(super) fn definition(&self) -> (&str, &str) {
         match &self.what {
-            What::Selected(selection) => (&selection.namespace, &selection.name),
-            What::Named { namespace, name, .. } => (namespace, name),
+            NetworkSource::Selected(selection) => (&selection.namespace, &selection.name),
+            NetworkSource::Named { namespace, name, .. } => (namespace, name),
         }
     }
 
@@ -216,30 +219,32 @@ impl Wanted {
     /// have one.
     fn planned(
         &self,
-        found: &Found,
+        found: &Lookup,
         is_on_node: impl Fn(&str) -> bool,
         device: Option<impl FnOnce(&str) -> Result<String, String>>,
     ) -> Result<PlannedNetwork, NoPlan> {
         let (namespace, name) = self.definition();
         let id = format!("{namespace}/{name}");
         let mut planned = match (&self.what, found) {
-            (_, Found::Definition(definition)) => read(definition, &id)?,
-            (What::Named { text, .. }, Found::Nothing) => on_node(text),
+            (_, Lookup::Definition(definition)) => read(definition, &id)?,
+            (NetworkSource::Named { text, .. }, Lookup::Nothing) => on_node(text),
             // Definitions come first. But while it is not known whether there is one, the node's
             // network is better than none.
-            (What::Named { text, .. }, Found::Unknown(_)) if is_on_node(text) => on_node(text),
-            (What::Selected(_), Found::Nothing) => {
+            (NetworkSource::Named { text, .. }, Lookup::Unknown(_)) if is_on_node(text) => {
+                on_node(text)
+            }
+            (NetworkSource::Selected(_), Lookup::Nothing) => {
                 let text = format!("there is no NetworkAttachmentDefinition {id:?}");
                 let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
                 return Err(NoPlan { refusal, event: Some(NOT_FOUND) });
             }
-            (_, Found::Unknown(reason)) => {
+            (_, Lookup::Unknown(reason)) => {
                 let text = format!("NetworkAttachmentDefinition {id:?} is not known: {reason}");
                 return Err(NoPlan { refusal: Refusal::for_now(text), event: Some(REFUSED) });
             }
         };
         planned.default = self.default;
-        if let What::Selected(selection) = &self.what {
+        if let NetworkSource::Selected(selection) = &self.what {
             planned.ifname = selection.interface.as_ref().map(|ifname| ifname.as_str().to_owned());
             planned.runtime_config =
                 Some(selection.runtime_config()).filter(|asked| !asked.is_empty());
@@ -316,7 +321,7 @@ mod tests {
             ..PlanRequest::default()
         };
         let wanted = wanted(&request, Some(pod), defaults);
-        let name = |wanted: Wanted| {
+        let name = |wanted: WantedNetwork| {
             let (namespace, name) = wanted.definition();
             format!("{}{namespace}/{name}", if wanted.default { "*" } else { "" })
         };
@@ -366,15 +371,15 @@ mod tests {
     fn what_a_network_comes_to() {
         let named = defaults().cluster().unwrap();
         let no_device = Some(|_: &str| Err("none".to_owned()));
-        let planned = |wanted: &Wanted, found: &Found, on_node: bool| {
+        let planned = |wanted: &WantedNetwork, found: &Lookup, on_node: bool| {
             wanted.planned(found, |_| on_node, no_device).map_err(|no| (no.refusal.retry, no.event))
         };
-        assert_eq!(planned(&named, &Found::Nothing, false).unwrap().on_node, "cluster");
-        let unknown = Found::Unknown("the API server is gone".to_owned());
+        assert_eq!(planned(&named, &Lookup::Nothing, false).unwrap().on_node, "cluster");
+        let unknown = Lookup::Unknown("the API server is gone".to_owned());
         assert_eq!(planned(&named, &unknown, true).unwrap().on_node, "cluster");
         assert_eq!(planned(&named, &unknown, false), Err((true, Some(REFUSED))));
         let definition = |config: &str, resource: Option<&str>| {
-            Found::Definition(DefinitionFacts {
+            Lookup::Definition(DefinitionFacts {
                 namespace: "kube-system".to_owned(),
                 name: "cluster".to_owned(),
                 config: config.to_owned(),
@@ -393,7 +398,7 @@ mod tests {
         assert_eq!(given.device.unwrap().id, "0000:01");
         let asked = pod("ns", &[(NETWORKS, "a")]);
         let all = wanted(&PlanRequest::default(), Some(&asked), &defaults()).unwrap();
-        assert_eq!(planned(&all[2], &Found::Nothing, true), Err((false, Some(NOT_FOUND))));
+        assert_eq!(planned(&all[2], &Lookup::Nothing, true), Err((false, Some(NOT_FOUND))));
         assert_eq!(plan(Some(&asked), Vec::new()).uid, "7");
     }
 }

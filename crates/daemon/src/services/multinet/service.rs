@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cni_runtime::ConfigFolder;
-use node_api::multinet::{Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request};
+use node_api::multinet::{
+    Answer, AttachReport, DetachReport, FailureReport, NetworkResult, PlanRequest, Request,
+};
 use node_api::{Pod, Refusal, inbox};
 use npwg::annotation;
 use npwg::status::{self, Status};
@@ -15,14 +17,14 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::super::line_server::Answers;
 use super::api::{Api, ApiError};
-use super::devices::{Allocated, Devices};
+use super::devices::{Devices, PodDevices};
 use super::events::{Events, Tone};
 use super::facts::{DefinitionFacts, Fact, PodFacts};
 use super::flags::Flags;
-use super::held::Held;
-use super::known::{Freshness, Known};
+use super::held::Sandboxes;
+use super::known::{Freshness, ObjectCache};
 use super::outbox::{Item, Outbox};
-use super::plan::{self, Found, NoPlan, REFUSED, Wanted, What};
+use super::plan::{self, Lookup, NetworkSource, NoPlan, REFUSED, WantedNetwork};
 
 /// How long finding an answer to the plugin may take: a runtime waits for minutes, and the API
 /// server may be slow.
@@ -45,9 +47,9 @@ pub(super) const FAILED: &str = "NetworkFailed";
 pub(super) struct Service {
     pub(super) flags: Flags,
     pub(super) api: Api,
-    pub(super) pods: Known<PodFacts>,
-    pub(super) definitions: Known<DefinitionFacts>,
-    pub(super) held: Held,
+    pub(super) pods: ObjectCache<PodFacts>,
+    pub(super) definitions: ObjectCache<DefinitionFacts>,
+    pub(super) held: Sandboxes,
     pub(super) outbox: Arc<Outbox>,
     pub(super) events: Events,
     /// Definitions came or went.
@@ -79,9 +81,9 @@ impl Service {
         let lib = roots.lib.join("multinet");
         let run = roots.run.join("multinet");
         Ok(Service {
-            pods: Known::open(lib.join("pods"))?,
-            definitions: Known::open(lib.join("definitions"))?,
-            held: Held::open(run.join("sandboxes"))?,
+            pods: ObjectCache::open(lib.join("pods"))?,
+            definitions: ObjectCache::open(lib.join("definitions"))?,
+            held: Sandboxes::open(run.join("sandboxes"))?,
             outbox: Arc::new(Outbox::open(run.join("outbox"))?),
             events: Events::new(&flags.node),
             defined: Notify::new(),
@@ -206,14 +208,14 @@ impl Service {
         &self,
         pod: Option<&PodFacts>,
         told: &str,
-        wanted: &[(Wanted, Found)],
+        wanted: &[(WantedNetwork, Lookup)],
     ) -> Devices {
         let resources = || wanted.iter().filter_map(|(_, found)| found.resource());
         let Some(pod) = pod.filter(|_| resources().next().is_some()) else {
-            return Allocated::default().in_order(&[]);
+            return PodDevices::default().in_order(&[]);
         };
         let uid = if told.is_empty() { &pod.uid } else { told };
-        match Allocated::of_pod(&self.flags.checkpoint, uid) {
+        match PodDevices::of_pod(&self.flags.checkpoint, uid) {
             Ok(allocated) if allocated.is_of_several(resources()) => {
                 match self.containers(pod).await {
                     Ok(order) => allocated.in_order(&order),
@@ -289,27 +291,27 @@ impl Service {
     }
 
     /// Returns what is known of a definition; asks the API server for one that is not known.
-    async fn definition(&self, wanted: &Wanted) -> Found {
+    async fn definition(&self, wanted: &WantedNetwork) -> Lookup {
         let (namespace, name) = wanted.definition();
         let id = format!("{namespace}/{name}");
         if let Some(definition) = self.definitions.get(&id) {
-            return Found::Definition(definition);
+            return Lookup::Definition(definition);
         }
         // Every pod has these: do not ask for them each time. What a pod selects may have been
         // defined a moment ago.
-        if let What::Named { text, .. } = &wanted.what
+        if let NetworkSource::Named { text, .. } = &wanted.what
             && (self.definitions.freshness() == Freshness::Live || self.is_on_node(text))
         {
-            return Found::Nothing;
+            return Lookup::Nothing;
         }
         let _turn = self.questions.acquire().await;
         if let Some(definition) = self.definitions.get(&id) {
-            return Found::Definition(definition);
+            return Lookup::Definition(definition);
         }
         match self.api.definition(namespace, name).await {
-            Ok(definition) => Found::Definition(definition),
-            Err(ApiError::Gone(_)) => Found::Nothing,
-            Err(error) => Found::Unknown(error.to_string()),
+            Ok(definition) => Lookup::Definition(definition),
+            Err(ApiError::Gone(_)) => Lookup::Nothing,
+            Err(error) => Lookup::Unknown(error.to_string()),
         }
     }
 
@@ -359,7 +361,7 @@ impl Service {
         Ok(())
     }
 
-    fn attached(&self, attached: &Attached) -> Result<(), FileError> {
+    fn attached(&self, attached: &AttachReport) -> Result<(), FileError> {
         if attached.pod.name.is_empty() {
             return Ok(());
         }
@@ -381,7 +383,7 @@ impl Service {
     }
 
     /// Queues the status of a sandbox's networks to be written.
-    pub(super) fn write_status(&self, attached: &Attached) -> Result<(), FileError> {
+    pub(super) fn write_status(&self, attached: &AttachReport) -> Result<(), FileError> {
         let text = status::write(&statuses(&attached.results), self.flags.status);
         let annotations = BTreeMap::from([
             (annotation::STATUS.to_owned(), text.clone()),
@@ -392,7 +394,7 @@ impl Service {
         self.outbox.put(Item::Status { pod, sandbox, annotations })
     }
 
-    fn failed(&self, failed: &Failed) -> Result<(), FileError> {
+    fn failed(&self, failed: &FailureReport) -> Result<(), FileError> {
         self.gone(&failed.sandbox)?;
         if !failed.pod.uid.is_empty() {
             let mut message = failed.msg.clone();
@@ -407,7 +409,7 @@ impl Service {
         Ok(())
     }
 
-    fn detached(&self, detached: &Detached) -> Result<(), FileError> {
+    fn detached(&self, detached: &DetachReport) -> Result<(), FileError> {
         self.gone(&detached.sandbox)
     }
 

@@ -11,7 +11,7 @@ use crate::exchange::Answer;
 use super::cuts;
 use super::drops::{self, Drops, Page};
 use super::engine::Engine;
-use super::listing::{PodRow, Under, Unknown, list};
+use super::listing::{DirectionState, PodRow, UnknownAttachment, list};
 use super::question::{End, Question, judge};
 use super::shared::Shared;
 
@@ -53,7 +53,7 @@ fn policies(shared: &Shared) -> Answer {
     let engine = shared.engine();
     let unknown = engine.unknown().map(|(attachment, addresses)| {
         let name = attachment.label();
-        Unknown { name, addresses }
+        UnknownAttachment { name, addresses }
     });
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
@@ -64,8 +64,8 @@ fn policies(shared: &Shared) -> Answer {
     listing.pods.extend(engine.closed_further().map(|(attachment, why)| PodRow {
         pod: cni::text::one_line(format!("{} {}", attachment.label(), attachment.id.2)),
         addresses: attachment.addresses.clone(),
-        ingress: Under::Closed(why.clone()),
-        egress: Under::Closed(why),
+        ingress: DirectionState::Closed(why.clone()),
+        egress: DirectionState::Closed(why),
     }));
     Answer::json(&listing)
 }
@@ -233,7 +233,7 @@ fn not_enforced(waits_for: &[String]) -> Vec<String> {
 mod tests {
     use std::time::Instant;
 
-    use node_api::policy::{Owner, Started};
+    use node_api::policy::{Owner, StartRequest};
     use policy::World;
     use serde_json::json;
 
@@ -290,12 +290,12 @@ mod tests {
         {
             let (network, ifname) = ("storage".to_owned(), "net1".to_owned());
             let container = container.to_owned();
-            engine.start(Started {
+            engine.start(StartRequest {
                 owner: Owner { network, container, ifname, ..Owner::default() },
                 addresses: vec![address.parse().unwrap()],
                 meets: (!inside).then(|| "br1".to_owned()),
                 inside,
-                ..Started::default()
+                ..StartRequest::default()
             });
         }
         let own: BTreeSet<IpAddr> = BTreeSet::from(["172.16.0.1".parse().unwrap()]);

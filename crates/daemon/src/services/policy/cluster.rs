@@ -19,15 +19,15 @@ use futures_util::future::{Either, FutureExt as _, join_all, select};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{Config, watcher};
-use policy::Refused;
+use policy::Refusal;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::engine::Event;
 use super::kinds::{Kind, Object};
-use super::server::{Heard, Order};
-use super::slim::{self, Slim};
+use super::server::{Order, ThreadEvent};
+use super::slim::{self, SlimObject};
 use super::writer::Writer;
 use crate::services::kubernetes::{
     self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
@@ -65,12 +65,12 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct Cluster {
     source: Source,
-    outlet: Arc<Outlet<Heard>>,
+    outlet: Arc<Outlet<ThreadEvent>>,
     places: Arc<Semaphore>,
 }
 
 impl Cluster {
-    pub(super) fn new(source: Source, outlet: Arc<Outlet<Heard>>) -> Self {
+    pub(super) fn new(source: Source, outlet: Arc<Outlet<ThreadEvent>>) -> Self {
         Cluster { source, outlet, places: Arc::new(Semaphore::new(MOST_LISTED)) }
     }
 
@@ -143,7 +143,7 @@ impl Cluster {
         }
     }
 
-    fn spawn<K: Followed>(
+    fn spawn<K: FollowedKind>(
         &self,
         client: &Client,
         kind: Kind,
@@ -155,7 +155,7 @@ impl Cluster {
 
     /// Follows a kind in the version that is served, and in the newer one of both. Notes whether
     /// that is the older one.
-    fn spawn_either<N: Followed, O: Followed>(
+    fn spawn_either<N: FollowedKind, O: FollowedKind>(
         &self,
         client: &Client,
         kind: Kind,
@@ -175,7 +175,12 @@ impl Cluster {
         })
     }
 
-    fn follower<K: Followed>(&self, client: &Client, kind: Kind, config: Config) -> Follower<K> {
+    fn follower<K: FollowedKind>(
+        &self,
+        client: &Client,
+        kind: Kind,
+        config: Config,
+    ) -> Follower<K> {
         Follower {
             api: Api::all(client.clone()),
             kind,
@@ -188,9 +193,9 @@ impl Cluster {
 }
 
 /// A kind of objects that can be followed.
-pub(super) trait Followed:
+pub(super) trait FollowedKind:
     kube::Resource<DynamicType = ()>
-    + Slim
+    + SlimObject
     + Clone
     + DeserializeOwned
     + std::fmt::Debug
@@ -200,20 +205,20 @@ pub(super) trait Followed:
 {
 }
 
-impl<K> Followed for K
+impl<K> FollowedKind for K
 where
-    K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
+    K: kube::Resource<DynamicType = ()> + SlimObject + Clone + DeserializeOwned,
     K: std::fmt::Debug + Send + Sync + 'static,
 {
 }
 
 /// A list and a watch that go on as long as this is polled, and what they report.
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Reported = Change<Result<Object, Refused>>;
+type WatchFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ObjectChange = Change<Result<Object, Refusal>>;
 
 /// Follows one of two versions of a kind, until it is to begin anew. A start has to wait for the
 /// server's answer, so it asks for both at once.
-async fn follow_either<N: Followed, O: Followed>(
+async fn follow_either<N: FollowedKind, O: FollowedKind>(
     newer: &Follower<N>,
     older: &Follower<O>,
     is_older: &AtomicBool,
@@ -248,7 +253,7 @@ async fn follow_either<N: Followed, O: Followed>(
 }
 
 /// Runs a watch until its server has answered; returns what the watch has reported by then.
-async fn answer(runs: &mut Running, changes: &mut Receiver<Reported>) -> Vec<Reported> {
+async fn answer(runs: &mut WatchFuture, changes: &mut Receiver<ObjectChange>) -> Vec<ObjectChange> {
     let mut said = Vec::new();
     loop {
         let next = pin!(changes.recv());
@@ -264,7 +269,7 @@ async fn answer(runs: &mut Running, changes: &mut Receiver<Reported>) -> Vec<Rep
 }
 
 /// Reports whether the server has said that it does not have a kind.
-fn is_missing(said: &[Reported]) -> bool {
+fn is_missing(said: &[ObjectChange]) -> bool {
     matches!(said.last(), Some(Change::Lost(ApiError::Gone(_))))
 }
 
@@ -273,7 +278,7 @@ struct Follower<K> {
     api: Api<K>,
     kind: Kind,
     config: Config,
-    outlet: Arc<Outlet<Heard>>,
+    outlet: Arc<Outlet<ThreadEvent>>,
     /// Places in the outlet for objects of lists, of all kinds.
     places: Arc<Semaphore>,
     /// How often a definition that is missing is looked for.
@@ -290,7 +295,7 @@ enum End {
     Over,
 }
 
-impl<K: Followed> Follower<K> {
+impl<K: FollowedKind> Follower<K> {
     async fn run(self, mut relist: Receiver<()>) {
         loop {
             match self.follow_once(&mut relist).await {
@@ -319,12 +324,12 @@ impl<K: Followed> Follower<K> {
     }
 
     /// Begins to list and watch. What is reported waits to be taken.
-    fn begin(&self) -> (Running, Receiver<Reported>) {
+    fn begin(&self) -> (WatchFuture, Receiver<ObjectChange>) {
         let (to, changes) = channel(WAITING);
         let kind = self.kind;
         let read = move |object: K| Object::of(kind, object.object());
         let stream = watcher(self.api.clone(), self.config.clone());
-        let runs: Running = Box::pin(follow(stream, read, to).fuse());
+        let runs: WatchFuture = Box::pin(follow(stream, read, to).fuse());
         (runs, changes)
     }
 
@@ -332,9 +337,9 @@ impl<K: Followed> Follower<K> {
     /// taken already.
     async fn follow_on(
         &self,
-        runs: Running,
-        said: Vec<Reported>,
-        changes: Receiver<Reported>,
+        runs: WatchFuture,
+        said: Vec<ObjectChange>,
+        changes: Receiver<ObjectChange>,
         relist: &mut Receiver<()>,
     ) -> End {
         let listening = pin!(self.listen(said, changes, relist));
@@ -347,8 +352,8 @@ impl<K: Followed> Follower<K> {
     /// Passes on what the watch reports, until it is to begin anew.
     async fn listen(
         &self,
-        said: Vec<Reported>,
-        mut changes: Receiver<Reported>,
+        said: Vec<ObjectChange>,
+        mut changes: Receiver<ObjectChange>,
         relist: &mut Receiver<()>,
     ) -> End {
         let mut said = said.into_iter();
@@ -398,7 +403,7 @@ impl<K: Followed> Follower<K> {
             };
             let is_listed = matches!(event, Event::Listed(_));
             let place = if is_listed { self.place().await } else { None };
-            self.outlet.tell(Heard::Event(Box::new(event), place));
+            self.outlet.tell(ThreadEvent::Event(Box::new(event), place));
         }
     }
 

@@ -12,7 +12,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// An API server, and what a cluster's thread says of it.
 struct Server {
     api: KubeApi,
-    inlet: Inlet<Heard>,
+    inlet: Inlet<ThreadEvent>,
     cluster: Cluster,
     client: Client,
     /// It has the kubeconfig, which is read again after a refusal.
@@ -46,9 +46,9 @@ impl Server {
     }
 }
 
-fn short(heard: Heard) -> String {
+fn short(heard: ThreadEvent) -> String {
     let event = match heard {
-        Heard::Event(event, _) => event,
+        ThreadEvent::Event(event, _) => event,
         other => return format!("{other:?}"),
     };
     match *event {
@@ -62,7 +62,7 @@ fn short(heard: Heard) -> String {
 
 /// The versions that are served change under a service that runs. Its objects stay: no list is
 /// empty, and nothing is said to be gone.
-async fn go_through_versions<N: Followed, O: Followed>(kind: Kind, object: &Value) {
+async fn go_through_versions<N: FollowedKind, O: FollowedKind>(kind: Kind, object: &Value) {
     let server = Server::new().await;
     let plural = kind.to_string();
     let (older, newer) = (O::version(&()), N::version(&()));

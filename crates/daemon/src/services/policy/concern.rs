@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use policy::program::{Element, End, Line, Match, OWN_NODE, Set, Then};
+use policy::program::{Element, End, Line, LineAction, Match, OWN_NODE, Set};
 use policy::{Name, Program, Step};
 
 /// The addresses whose connections are to be judged again.
@@ -95,7 +95,8 @@ fn addresses_at<'p>(
             break;
         }
         for (name, lines) in &program.chains {
-            let jumps = |then: &Then| matches!(then, Then::Jump(to) if above.contains(to));
+            let jumps =
+                |then: &LineAction| matches!(then, LineAction::Jump(to) if above.contains(to));
             if lines.iter().any(|line| jumps(&line.then)) {
                 above.insert(name);
             }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     fn jump(to: &str) -> Vec<Line> {
-        vec![Line { matches: Vec::new(), then: Then::Jump(to.to_owned()) }]
+        vec![Line { matches: Vec::new(), then: LineAction::Jump(to.to_owned()) }]
     }
 
     #[test]
@@ -144,7 +145,7 @@ mod tests {
     fn the_chain_of_the_node_itself_concerns_the_pods_that_meet_it() {
         let end = |end, set: &str| Match::Address { end, family: Family::V4, set: set.to_owned() };
         let matches = vec![end(End::Source, "from4-1"), end(End::Destination, "own4-node")];
-        let lines = vec![Line { matches, then: Then::Jump("cn-1".to_owned()) }];
+        let lines = vec![Line { matches, then: LineAction::Jump("cn-1".to_owned()) }];
         let mut program = Program::empty();
         for (set, at) in [("from4-1", "10.0.0.1"), ("own4-node", "192.0.2.1")] {
             let all = Set::Addresses(BTreeSet::from([address(at)]));

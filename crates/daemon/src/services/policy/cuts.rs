@@ -72,13 +72,13 @@ impl Cuts {
 }
 
 /// Addresses whose containers go, and who waits until their connections have ended.
-type Departed = (BTreeSet<IpAddr>, Reply);
+type Departure = (BTreeSet<IpAddr>, Reply);
 
 /// The loop's end of the thread that ends the connections of such addresses. It is another thread:
 /// judging the connections that a change concerns may take longer than a plugin waits.
 #[derive(Debug)]
 pub(super) struct Departures {
-    to: Sender<Departed>,
+    to: Sender<Departure>,
 }
 
 impl Departures {
@@ -99,7 +99,7 @@ impl Departures {
     }
 }
 
-fn see_off(from: &Receiver<Departed>) {
+fn see_off(from: &Receiver<Departure>) {
     // It stays open, as that of [`Cutter`] does.
     let mut conntrack = None;
     while let Ok((mut addresses, reply)) = from.recv() {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use firewall::pods::Dropped;
+use firewall::pods::DroppedPackets;
 use kernel::nflog::{Heard, Logged, NflogSocket};
 use kernel::route::RouteSocket;
 use policy::networks::Attachment;
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::inside;
-use super::log::{self, Counted, Counters};
+use super::log::{self, Counters, DropCounts};
 use super::shared::Shared;
 use crate::health::Health;
 
@@ -77,9 +77,9 @@ pub(crate) struct Page {
     /// How many were asked for and are no longer kept.
     pub(crate) gone: u64,
     /// All that were dropped since the table was made, if it can be read.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<DropCounts>,
     /// All that were dropped since the service began to listen.
-    pub(crate) since_start: Option<Counted>,
+    pub(crate) since_start: Option<DropCounts>,
     /// Those of them that are in the list, or were.
     pub(crate) listed: u64,
     /// Those of them that were logged and could not be read in time.
@@ -88,26 +88,26 @@ pub(crate) struct Page {
     pub(crate) fault: Option<String>,
     /// What was dropped in containers' own network namespaces, of which nothing is listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) inside: Vec<DroppedInside>,
+    pub(crate) inside: Vec<InsideDrops>,
 }
 
 /// What was dropped in the network namespace of a container, on networks that do not pass the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DroppedInside {
+pub(crate) struct InsideDrops {
     /// The pod, or the container.
     pub(crate) pod: String,
     /// Since its table was made.
-    pub(crate) counted: Counted,
+    pub(crate) counted: DropCounts,
 }
 
 /// Reads the counters in containers' namespaces, of those that have dropped something.
-pub(super) fn in_containers(shared: &Shared) -> Vec<DroppedInside> {
+pub(super) fn in_containers(shared: &Shared) -> Vec<InsideDrops> {
     let containers = shared.engine().containers();
     let read = containers.iter().filter_map(|container| {
-        let Dropped { incoming, outgoing, revived } = inside::dropped(container)?;
-        let counted = Counted { ingress: incoming, egress: outgoing, reset: revived };
-        let is_some = counted != Counted::default();
-        is_some.then(|| DroppedInside { pod: cni::text::one_line(&container.name), counted })
+        let DroppedPackets { incoming, outgoing, revived } = inside::dropped(container)?;
+        let counted = DropCounts { ingress: incoming, egress: outgoing, reset: revived };
+        let is_some = counted != DropCounts::default();
+        is_some.then(|| InsideDrops { pod: cni::text::one_line(&container.name), counted })
     });
     read.collect()
 }
@@ -115,34 +115,34 @@ pub(super) fn in_containers(shared: &Shared) -> Vec<DroppedInside> {
 /// The drops, for the thread that reads the log and for the thread that answers questions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drops {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<DropLog>>,
     counters: Counters,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct DropLog {
     ring: VecDeque<DroppedPacket>,
     listed: u64,
     overrun: u64,
     /// The counters when the service began to listen.
-    base: Option<Counted>,
+    base: Option<DropCounts>,
     fault: Option<String>,
-    explained: Explained,
+    explained: Explanations,
 }
 
 /// What was found about flows; it holds while the world is unchanged.
 #[derive(Debug, Default)]
-struct Explained {
+struct Explanations {
     network: Option<String>,
     changes: u64,
-    of: BTreeMap<Flow, Found>,
+    of: BTreeMap<Flow, FlowVerdict>,
 }
 
 /// A direction, source and destination, and what is sent.
 type Flow = (Direction, IpAddr, IpAddr, Traffic);
 
 /// The policies that were asked, and why they deny it, if they do.
-type Found = (Vec<String>, Option<String>);
+type FlowVerdict = (Vec<String>, Option<String>);
 
 impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
@@ -177,12 +177,12 @@ impl Drops {
         drops
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, DropLog> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the packet filter's counters.
-    pub(super) fn counted(&self) -> Option<Counted> {
+    pub(super) fn counted(&self) -> Option<DropCounts> {
         self.counters.counted()
     }
 
@@ -227,7 +227,7 @@ impl Drops {
     }
 
     /// Returns the drops after a number. `counted` are the packet filter's counters.
-    pub(crate) fn after(&self, number: u64, counted: Option<Counted>) -> Page {
+    pub(crate) fn after(&self, number: u64, counted: Option<DropCounts>) -> Page {
         let mut kept = self.kept();
         // A client that asks for a later number than there is got it from an earlier process of the
         // service.
@@ -237,7 +237,7 @@ impl Drops {
         let since_start = counted.zip(kept.base).map(|(now, base)| {
             now.since(base).unwrap_or_else(|| {
                 // The table was made anew, and its counters began at 0.
-                kept.base = Some(Counted::default());
+                kept.base = Some(DropCounts::default());
                 now
             })
         });
@@ -333,7 +333,7 @@ fn read(
     now: u64,
     world: &World,
     is_closed: &impl Fn(IpAddr) -> bool,
-    explained: &mut Explained,
+    explained: &mut Explanations,
 ) -> Option<DroppedPacket> {
     let direction = direction_of(logged)?;
     let packet = logged.packet()?;
@@ -385,7 +385,7 @@ fn read(
     })
 }
 
-impl Explained {
+impl Explanations {
     /// Takes the network that the following questions are about.
     fn on(&mut self, network: Option<&str>) {
         if self.network.as_deref() != network {
@@ -401,7 +401,7 @@ impl Explained {
         direction: Direction,
         (source, destination): (IpAddr, IpAddr),
         traffic: Traffic,
-    ) -> Found {
+    ) -> FlowVerdict {
         if self.changes != world.changes() || MOST_EXPLAINED <= self.of.len() {
             self.of.clear();
             self.changes = world.changes();
@@ -544,7 +544,8 @@ mod tests {
     #[test]
     fn counters_count_from_the_start_and_survive_another_table() {
         let drops = Drops::default();
-        let counted = |ingress, egress| Some(Counted { ingress, egress, ..Counted::default() });
+        let counted =
+            |ingress, egress| Some(DropCounts { ingress, egress, ..DropCounts::default() });
         assert_eq!(drops.after(0, counted(5, 5)).since_start, None);
         drops.kept().base = counted(5, 5);
         assert_eq!(drops.after(0, counted(9, 5)).since_start, counted(4, 0));
@@ -555,7 +556,7 @@ mod tests {
     #[test]
     fn what_was_explained_holds_until_the_world_changes() {
         let mut world = world();
-        let mut explained = Explained::default();
+        let mut explained = Explanations::default();
         let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let traffic = Traffic::to(Protocol::Tcp, 80);
         let mut ask = |world: &World| {
@@ -613,7 +614,7 @@ mod tests {
             page.since_start.is_some_and(|counted| counted.ingress == SENT) && page.listed > 0
         });
         let page = page();
-        assert_eq!(page.since_start, Some(Counted { ingress: SENT, ..Counted::default() }));
+        assert_eq!(page.since_start, Some(DropCounts { ingress: SENT, ..DropCounts::default() }));
         assert!(page.listed < SENT, "{} are listed", page.listed);
         assert_eq!((page.overrun, page.gone, page.fault), (0, 0, None));
         let first = &page.drops[0];

@@ -21,19 +21,19 @@ use std::time::Instant;
 
 use policy::isolation::Isolation;
 use policy::object::Uid;
-use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
+use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refusal, Step, World};
 
-use self::beyond::Beyond;
-use self::closed::Closed;
+use self::beyond::BeyondPods;
+use self::closed::ClosedAttachments;
 pub(super) use self::inside::{Container, Site};
-pub(super) use self::known::{Expected, Place};
+pub(super) use self::known::{AddressTarget, Place};
 use super::concern::Concern;
-use super::further::Further;
-use super::kinds::{Key, Kind, Object, What};
+use super::further::FurtherNetworks;
+use super::kinds::{Key, Kind, Object, ObjectContent};
 use super::lists::{BRAKE, CONFIRM, FEW, Lists, Origin};
 use super::records::{Id, Records};
 use super::said::Remarks;
-use super::tell::{Tell, Telling};
+use super::tell::{ServerWrite, WriteQueue};
 
 /// The most objects that cannot be read and are remembered.
 const MOST_UNREADABLE: usize = 100;
@@ -52,7 +52,7 @@ pub(super) enum Event {
     /// An object was deleted.
     Gone(Key),
     /// An object cannot be identified, or is of another version.
-    Unreadable(Refused),
+    Unreadable(Refusal),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
     /// What people should know of files besides their objects.
@@ -79,7 +79,7 @@ pub(super) struct Todo {
     /// The kinds that are to be listed again.
     pub(super) relist: Vec<Kind>,
     /// What is to be written to the server.
-    pub(super) tell: Vec<Telling>,
+    pub(super) tell: Vec<ServerWrite>,
     /// How many policies there are has changed.
     pub(super) save: bool,
     /// What the log is to say.
@@ -95,7 +95,7 @@ pub(super) struct News {
 
 /// How many policies there were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct PolicyCounts {
     pub(super) network_policies: usize,
     pub(super) cluster_network_policies: usize,
     pub(super) multi_network_policies: usize,
@@ -114,7 +114,7 @@ impl Todo {
     }
 }
 
-impl Known {
+impl PolicyCounts {
     fn of(&self, kind: Kind) -> usize {
         match kind {
             Kind::NetworkPolicies => self.network_policies,
@@ -149,7 +149,7 @@ struct Local {
     /// The UID by which the kubelet calls a static pod.
     static_uid: Option<Uid>,
     /// What it says of further networks.
-    further: Further,
+    further: FurtherNetworks,
     /// One of its containers may change what is judged in its own namespace.
     may_undo: bool,
 }
@@ -168,14 +168,14 @@ pub(super) struct Engine {
     withheld: BTreeMap<Uid, Pod>,
     /// Pods that exist because of a record, where no source knows pods.
     of_records: BTreeMap<Id, Uid>,
-    tell: Tell,
+    tell: WriteQueue,
     /// The pods whose policies are beyond what is enforced; the log has said so.
-    beyond: Beyond,
-    closed: Closed,
-    unreadable: BTreeMap<String, Refused>,
+    beyond: BeyondPods,
+    closed: ClosedAttachments,
+    unreadable: BTreeMap<String, Refusal>,
     remarks: Remarks,
     /// How many policies an earlier run knew.
-    before: Known,
+    before: PolicyCounts,
     /// Why links of pods are closed.
     closed_links: Vec<String>,
     /// The first lists lack most of those policies: when they are asked for again.
@@ -188,7 +188,12 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(node: &str, origin: Origin, isolation: Isolation, before: Known) -> Self {
+    pub(super) fn new(
+        node: &str,
+        origin: Origin,
+        isolation: Isolation,
+        before: PolicyCounts,
+    ) -> Self {
         Engine {
             node: node.to_owned(),
             phase: Phase::Gathering(Box::new(World::new(Some(isolation)))),
@@ -198,9 +203,9 @@ impl Engine {
             local: BTreeMap::new(),
             withheld: BTreeMap::new(),
             of_records: BTreeMap::new(),
-            tell: Tell::new(node),
-            beyond: Beyond::new(),
-            closed: Closed::default(),
+            tell: WriteQueue::new(node),
+            beyond: BeyondPods::new(),
+            closed: ClosedAttachments::default(),
             unreadable: BTreeMap::new(),
             remarks: Remarks::default(),
             before,
@@ -215,7 +220,7 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn knowing(world: World) -> Self {
         let isolation = super::isolate::isolation(&agent::config::Policy::default());
-        let mut engine = Engine::new("one", Origin::Files, isolation, Known::default());
+        let mut engine = Engine::new("one", Origin::Files, isolation, PolicyCounts::default());
         engine.phase = Phase::Gathering(Box::new(world));
         engine
     }
@@ -329,22 +334,22 @@ impl Engine {
         self.lists.see(kind, &key);
         let Object { what, meta } = object;
         match what {
-            What::Namespace(namespace) => {
+            ObjectContent::Namespace(namespace) => {
                 self.tell.namespace(&namespace, meta);
                 self.change(namespace.into());
             }
-            What::Node(node) => {
+            ObjectContent::Node(node) => {
                 if self.world().node(&node.name) != Some(&node) {
                     self.change(node.into());
                 }
             }
-            What::Pod(pod) => self.take_pod(*pod, meta),
-            What::Policy(policy) => {
+            ObjectContent::Pod(pod) => self.take_pod(*pod, meta),
+            ObjectContent::Policy(policy) => {
                 self.tell.policy(&policy, meta);
                 self.todo.save |= self.world().policy(&policy.id).is_none();
                 self.change((*policy).into());
             }
-            What::MultiPolicy(policy) => {
+            ObjectContent::MultiPolicy(policy) => {
                 self.tell.policy(&policy.policy, meta);
                 self.take_multi_policy(*policy);
             }
@@ -397,13 +402,13 @@ impl Engine {
             }
         }
         let judged = self.lists.complete(kind, count, unseen, now);
-        if let Some((count, patience)) = judged.kept
+        if let Some((count, grace)) = judged.kept
             && self.lists.origin() == Origin::Server
         {
             let text = format!(
                 "a list of {kind} lacks {count} that were there; they are kept for {} s, and then \
                  listed again; if the list is right, run `netwright policy accept`",
-                patience.as_secs()
+                grace.as_secs()
             );
             self.news(true, text);
         }
@@ -456,8 +461,8 @@ impl Engine {
         if self.doubt.is_some() {
             return true;
         }
-        let patience = if FEW < lost(kind) { BRAKE } else { CONFIRM };
-        self.doubt = Some(now + patience);
+        let grace = if FEW < lost(kind) { BRAKE } else { CONFIRM };
+        self.doubt = Some(now + grace);
         let then = match origin {
             Origin::Server => "they are listed again",
             Origin::Files => "what the files say counts",
@@ -468,7 +473,7 @@ impl Engine {
              `netwright policy accept`",
             known.of(kind),
             self.before.of(kind),
-            patience.as_secs()
+            grace.as_secs()
         );
         self.news(true, text);
         true

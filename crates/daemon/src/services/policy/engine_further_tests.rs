@@ -3,7 +3,7 @@
 use super::*;
 
 /// An attachment of a pod to a further network, at a bridge.
-fn further(container: &str, pod: (&str, &str), bridge: &str, address: &str) -> Started {
+fn further(container: &str, pod: (&str, &str), bridge: &str, address: &str) -> StartRequest {
     let mut started = started(container, Some(pod), &[address]);
     started.owner.ifname = "net1".to_owned();
     started.meets = Some(bridge.to_owned());
@@ -168,7 +168,7 @@ fn who_may_undo_policies_is_told() {
         events.extend(todo.tell);
     }
     // This node sends it, and once.
-    let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
+    let [ServerWrite::Event(event)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(event.body["reason"], "PolicyCanBeUndone");
     assert_eq!(event.body["involvedObject"]["kind"], "Pod");
     assert_eq!(event.body["involvedObject"]["uid"], "u1");

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use agent::config;
-use node_api::policy::{Enforced, Owner, Started};
+use node_api::policy::{Enforcement, Owner, StartRequest};
 use policy::program::Link;
 use policy::{Direction, Protocol, Traffic, program};
 use serde_json::{Value, json};
@@ -29,11 +29,11 @@ struct Rig {
 
 impl Rig {
     fn new(origin: Origin) -> Self {
-        Rig::after(origin, Known::default())
+        Rig::after(origin, PolicyCounts::default())
     }
 
     /// A run after one that knew these numbers of policies.
-    fn after(origin: Origin, before: Known) -> Self {
+    fn after(origin: Origin, before: PolicyCounts) -> Self {
         Rig {
             engine: Engine::new(NODE, origin, isolation(&config::Policy::default()), before),
             filter: Program::empty(),
@@ -90,7 +90,7 @@ impl Rig {
     }
 
     /// What the plugin does at ADD.
-    fn add(&mut self, started: &Started) -> Enforced {
+    fn add(&mut self, started: &StartRequest) -> Enforcement {
         for address in &started.addresses {
             for direction in Direction::ALL {
                 let unknown = program::unknown(direction);
@@ -109,13 +109,13 @@ impl Rig {
     }
 
     /// Returns the addresses whose connections end.
-    fn end(&mut self, started: &Started) -> BTreeSet<std::net::IpAddr> {
+    fn end(&mut self, started: &StartRequest) -> BTreeSet<std::net::IpAddr> {
         let gone = self.engine.end(&started.owner);
         self.carry_out();
         gone
     }
 
-    fn list_records(&mut self, records: &[&Started]) {
+    fn list_records(&mut self, records: &[&StartRequest]) {
         let all = records.iter().map(|started| (*started).clone().into()).collect();
         self.engine.list_records(all);
         self.carry_out();
@@ -149,7 +149,7 @@ impl Rig {
         }
     }
 
-    fn told(&mut self) -> String {
+    fn news(&mut self) -> String {
         let news = std::mem::take(&mut self.done.news);
         news.iter().map(|news| news.text.as_str()).collect::<Vec<_>>().join("\n")
     }
@@ -186,13 +186,13 @@ fn policy(name: &str, app: &str) -> Value {
     })
 }
 
-fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> Started {
+fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> StartRequest {
     let pod = pod.map(|(name, uid)| node_api::Pod {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: uid.to_owned(),
     });
-    Started {
+    StartRequest {
         owner: Owner {
             network: "pods".to_owned(),
             container: container.to_owned(),
@@ -201,7 +201,7 @@ fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> St
             ..Owner::default()
         },
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        ..Started::default()
+        ..StartRequest::default()
     }
 }
 
@@ -270,13 +270,13 @@ fn a_pod_is_closed_until_it_is_known() {
     // A pod that no policy selects, as far as is known.
     rig.changed(Kind::Pods, &pod("web", "u2", NODE));
     let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
-    assert_eq!(rig.add(&web), Enforced { known: true, notice: None });
+    assert_eq!(rig.add(&web), Enforcement { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.2"), "open");
     rig.hear([Event::Silent(Kind::NetworkPolicies, "away".to_owned())]);
-    let Enforced { known, notice } = rig.engine.enforced(&web.owner);
+    let Enforcement { known, notice } = rig.engine.enforced(&web.owner);
     assert!(known && notice.unwrap().starts_with("networkpolicies: away; newer ones"));
     rig.hear([Event::Answers(Kind::NetworkPolicies)]);
-    assert_eq!(rig.engine.enforced(&web.owner), Enforced { known: true, notice: None });
+    assert_eq!(rig.engine.enforced(&web.owner), Enforcement { known: true, notice: None });
     // The API forgets a pod whose record is there.
     rig.gone(Kind::Pods, &pod("db", "u1", NODE));
     assert_eq!(rig.state("10.0.0.1"), "closed");
@@ -292,8 +292,8 @@ fn a_pod_that_stays_closed_gets_an_event() {
         rig.engine.tick(rig.now);
         rig.carry_out();
         let events = std::mem::take(&mut rig.done.tell).into_iter().filter_map(|one| match one {
-            Telling::Event(event) => Some(event.body),
-            Telling::Status(_) => None,
+            ServerWrite::Event(event) => Some(event.body),
+            ServerWrite::Status(_) => None,
         });
         events.collect::<Vec<_>>()
     };
@@ -515,9 +515,9 @@ fn an_address_that_is_attached_here_stays_with_its_pod_whatever_other_nodes_say(
         assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("judged", Some("db")));
         assert_eq!(members(&rig), BTreeSet::from(["fd00::7".parse().unwrap()]));
         assert!(rig.engine.notices().iter().any(|one| one.starts_with(claim)));
-        assert_eq!(rig.told().matches(claim).count(), 1);
+        assert_eq!(rig.news().matches(claim).count(), 1);
         rig.changed(Kind::Pods, &web());
-        assert_eq!(rig.told().matches(claim).count(), 0, "it is told once");
+        assert_eq!(rig.news().matches(claim).count(), 0, "it is told once");
         rig.end(&db);
         rig.list_records(&[&started("c2", Some(("cache", "u2")), &["10.0.0.2"])]);
         assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("open", Some("web")));
@@ -527,7 +527,7 @@ fn an_address_that_is_attached_here_stays_with_its_pod_whatever_other_nodes_say(
         assert_eq!((rig.state("10.0.0.1"), owner(&rig).as_deref()), ("judged", Some("db")));
         assert_eq!(members(&rig).len(), 1);
         // It is told again, since it had been right in between.
-        assert_eq!(rig.told().matches(claim).count(), 1);
+        assert_eq!(rig.news().matches(claim).count(), 1);
         rig.gone(Kind::Pods, &web());
         assert_eq!(rig.state("10.0.0.1"), "judged");
         assert!(!rig.engine.notices().iter().any(|one| one.starts_with(claim)));
@@ -557,14 +557,14 @@ fn policies_that_a_list_lacks_stay_until_another_one_does() {
     rig.changed(Kind::Pods, &pod("cache", "u2", NODE));
     rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
     rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
-    rig.told();
+    rig.news();
     // A policy that the watch reports as deleted goes.
     rig.gone(Kind::NetworkPolicies, &policy("cache", "cache"));
     assert_eq!(rig.state("10.0.0.2"), "open");
     rig.changed(Kind::NetworkPolicies, &policy("cache", "cache"));
     // The server has lost everything.
     rig.list(Kind::NetworkPolicies, &[]);
-    assert!(rig.told().contains("a list of networkpolicies lacks 2 that were there"));
+    assert!(rig.news().contains("a list of networkpolicies lacks 2 that were there"));
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "judged"));
     assert!(rig.engine.notices().join("\n").contains("NetworkPolicy shop/cache"));
     // One shows up again, the other one is asked for again.
@@ -620,7 +620,7 @@ fn most_objects_do_not_vanish_at_once() {
 
 #[test]
 fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
-    let before = Known { network_policies: 2, ..Known::default() };
+    let before = PolicyCounts { network_policies: 2, ..PolicyCounts::default() };
     let lists = |rig: &mut Rig, policies: &[Value]| {
         rig.list_all(&[
             (Kind::Namespaces, &[namespace("shop")]),
@@ -634,7 +634,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
 
     let mut rig = Rig::after(Origin::Server, before);
     lists(&mut rig, &[]);
-    assert!(rig.told().contains("there are 0 networkpolicies, but there were 2"));
+    assert!(rig.news().contains("there are 0 networkpolicies, but there were 2"));
     let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
     let notice = rig.add(&db).notice.unwrap();
     assert!(notice.contains("netwright policy accept"), "{notice}");
@@ -644,7 +644,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     assert!(rig.engine.program().is_none());
     // An Event about the pod that is closed meanwhile.
     rig.wait();
-    assert!(matches!(rig.done.tell.as_slice(), [Telling::Event(_)]), "{:?}", rig.done.tell);
+    assert!(matches!(rig.done.tell.as_slice(), [ServerWrite::Event(_)]), "{:?}", rig.done.tell);
     rig.wait();
     assert_eq!(rig.done.relist, Kind::POLICIES);
     rig.list(Kind::ClusterNetworkPolicies, &[]);
@@ -675,11 +675,11 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
 /// The folder of policies may not be mounted yet, or be empty by a mistake.
 #[test]
 fn files_that_lack_what_there_was_are_not_believed_at_the_start() {
-    let before = Known { network_policies: 2, ..Known::default() };
+    let before = PolicyCounts { network_policies: 2, ..PolicyCounts::default() };
     let start = || {
         let mut rig = Rig::after(Origin::Files, before);
         rig.list_all(&[]);
-        assert!(rig.told().contains("there are 0 networkpolicies, but there were 2"));
+        assert!(rig.news().contains("there are 0 networkpolicies, but there were 2"));
         let db = started("c1", None, &["10.0.0.1"]);
         let notice = rig.add(&db).notice.unwrap();
         assert!(notice.contains("netwright policy accept"), "{notice}");
@@ -858,9 +858,9 @@ fn what_is_wrong_is_known_and_harms_no_other() {
     assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.2"), web));
     // An object without a name and namespace.
     let nameless = Object::of(Kind::Pods, &json!({})).unwrap_err();
-    rig.told();
+    rig.news();
     rig.hear([Event::Unreadable(nameless)]);
-    assert!(rig.told().contains("a Pod: refused: metadata.namespace: it is missing"));
+    assert!(rig.news().contains("a Pod: refused: metadata.namespace: it is missing"));
     assert_eq!(rig.engine.faults().len(), 2);
     rig.hear([Event::Reread]);
     rig.changed(Kind::NetworkPolicies, &policy("db", "db"));
@@ -876,7 +876,7 @@ fn any_order_leads_to_the_same() {
     for _ in 0..60 {
         let mut rig = Rig::new(Origin::Server);
         let (mut pods, mut policies) = (BTreeMap::new(), BTreeMap::new());
-        let mut records: BTreeMap<String, Started> = BTreeMap::new();
+        let mut records: BTreeMap<String, StartRequest> = BTreeMap::new();
         for _ in 0..40 {
             let number = chance.below(6);
             let (uid, address) = (format!("u{number}"), format!("10.0.0.{number}"));
@@ -1016,19 +1016,19 @@ fn a_pod_beyond_what_is_enforced_is_closed_and_told() {
         (Kind::Pods, &[db]),
     ]);
     let attached = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
-    assert_eq!(rig.add(&attached), Enforced { known: true, notice: None });
+    assert_eq!(rig.add(&attached), Enforcement { known: true, notice: None });
     assert_eq!(rig.state("10.0.0.1"), "judged");
-    rig.told();
+    rig.news();
     let more = [of_number(1000), of_number(1001)];
     more.iter().for_each(|one| rig.changed(Kind::NetworkPolicies, one));
     assert_eq!(rig.state("10.0.0.1"), "closed");
     let notice = rig.engine.enforced(&attached.owner).notice.unwrap();
     let why = "the ingress rules of its policies have more than 256 different lists of ports";
     assert!(notice.starts_with(&format!("pod shop/db: {why}")), "{notice}");
-    let told = rig.told();
+    let told = rig.news();
     assert_eq!(told.matches(why).count(), 1, "once: {told}");
     let events = std::mem::take(&mut rig.done.tell);
-    let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
+    let [ServerWrite::Event(event)] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(event.body["reason"], "ClosedByPolicies");
     assert_eq!(event.body["involvedObject"]["uid"], "u1");
     let listed = super::super::listing::list(rig.engine.world(), Some(NODE), vec![], vec![]);
@@ -1037,6 +1037,6 @@ fn a_pod_beyond_what_is_enforced_is_closed_and_told() {
     assert_eq!(row["egress"], "open");
     more.iter().for_each(|one| rig.gone(Kind::NetworkPolicies, one));
     assert_eq!(rig.state("10.0.0.1"), "judged");
-    assert_eq!(rig.told(), "shop/db: its policies are enforced again");
+    assert_eq!(rig.news(), "shop/db: its policies are enforced again");
     assert!(rig.engine.enforced(&attached.owner).known);
 }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
-use firewall::pods::{self, Held, Link, Logging, Lost, PodsTable, TABLE};
+use firewall::pods::{self, Link, Logging, Loss, PodsTable, TABLE, TableContent};
 use kernel::events::{TableEvent, TableListener};
 use kernel::living::Census;
 use kernel::netlink::NetlinkError;
@@ -16,8 +16,8 @@ use policy::program::Set;
 use policy::{Direction, Name, Program, Step};
 use state::{Index, Lock, Roots};
 
-use super::engine::{Expected, Place, Todo};
-use super::inside::{self, Inside, Wanted};
+use super::engine::{AddressTarget, Place, Todo};
+use super::inside::{self, DesiredFilters, InsideFilters};
 use super::records::{Attachment, Id};
 use super::shared::Shared;
 
@@ -29,7 +29,7 @@ const LARGE: usize = 5_000;
 
 /// How the table differed.
 #[derive(Debug, Default)]
-pub(super) struct Brought {
+pub(super) struct TableDifference {
     /// One line for each difference.
     pub(super) lines: Vec<String>,
     /// The service itself had nothing to change: another program has made every difference.
@@ -42,7 +42,7 @@ pub(super) struct Filter {
     table: PodsTable,
     listener: TableListener,
     /// The tables in containers' namespaces.
-    inside: Inside,
+    inside: InsideFilters,
     index: Index,
     /// The records that could not be read; the log has named them.
     damaged: BTreeSet<String>,
@@ -53,7 +53,7 @@ pub(super) struct Filter {
     /// `is_blind` was set, and is no longer: addresses may be closed that are to be open.
     sees_again: bool,
     /// What the table held at the last look before policies were known.
-    held: Option<Held>,
+    held: Option<TableContent>,
 }
 
 impl Filter {
@@ -65,7 +65,7 @@ impl Filter {
         Ok(Filter {
             table,
             listener,
-            inside: Inside::default(),
+            inside: InsideFilters::default(),
             index: Index::new(roots),
             damaged: BTreeSet::new(),
             is_damaged: false,
@@ -117,7 +117,7 @@ impl Filter {
         &mut self,
         shared: &Shared,
         todo: &mut Todo,
-    ) -> Result<Brought, FirewallError> {
+    ) -> Result<TableDifference, FirewallError> {
         let _lock = self.lock()?;
         let records = self.records(shared);
         let mut engine = shared.engine();
@@ -125,7 +125,7 @@ impl Filter {
         let more = engine.take_todo(Instant::now());
         let is_as_it_was = more.steps.is_empty() && todo.steps.is_empty() && !todo.bring;
         todo.add(more);
-        let Some(program) = engine.whole() else { return Ok(Brought::default()) };
+        let Some(program) = engine.whole() else { return Ok(TableDifference::default()) };
         let brought = if self.is_blind {
             let known: BTreeSet<IpAddr> =
                 engine.attachments().flat_map(|one| one.own().iter().copied()).collect();
@@ -138,7 +138,7 @@ impl Filter {
         } else {
             self.table.bring(&program)?
         };
-        Ok(Brought { lines: brought.lines().to_vec(), is_as_it_was })
+        Ok(TableDifference { lines: brought.lines().to_vec(), is_as_it_was })
     }
 
     /// Makes those of these steps that concern containers' namespaces. Returns whether that was all
@@ -169,7 +169,7 @@ impl Filter {
             }
             programs
         };
-        let wanted = Wanted { programs, all, is_blind: self.is_blind };
+        let wanted = DesiredFilters { programs, all, is_blind: self.is_blind };
         Ok(self.inside.bring(wanted, closed))
     }
 
@@ -193,7 +193,7 @@ impl Filter {
     }
 
     /// Returns what is known of containers' namespaces.
-    pub(super) fn inside(&self) -> &Inside {
+    pub(super) fn inside(&self) -> &InsideFilters {
         &self.inside
     }
 
@@ -221,13 +221,13 @@ impl Filter {
             return self.close_all(shared);
         }
         pods::wake(&mut self.table)?;
-        let now = Held::read(&mut self.table)?;
+        let now = TableContent::read(&mut self.table)?;
         let lost = self.held.as_ref().map(|held| held.lost(&now)).unwrap_or_default();
         if lost.others {
             return self.close_all(shared);
         }
         self.held = Some(now);
-        if lost == Lost::default() {
+        if lost == Loss::default() {
             return Ok(0);
         }
         let is_lost = |address: &IpAddr| lost.addresses.contains(address);
@@ -265,16 +265,16 @@ impl Filter {
         if !links.is_empty() {
             pods::close_links(&mut self.table, &links)?;
         }
-        self.held = Some(Held::read(&mut self.table)?);
+        self.held = Some(TableContent::read(&mut self.table)?);
         Ok(addresses.len() + links.len())
     }
 
     /// Says how the table differs from where addresses are to lead, if it does.
     pub(super) fn differs(
         &mut self,
-        expected: &[Expected],
+        expected: &[AddressTarget],
     ) -> Result<Option<String>, FirewallError> {
-        for Expected { place, leads } in expected {
+        for AddressTarget { place, leads } in expected {
             let (found, named) = match place {
                 Place::Own(address) => {
                     (pods::verdicts(&mut self.table, *address)?, address.to_string())

@@ -8,13 +8,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use policy::Refused;
+use policy::Refusal;
 use serde_json::Value;
 
 use super::engine::Event;
 use super::kinds::{Key, Kind, Object};
-use super::objects::{self, FileRead, Place};
-use super::said::{PassedOver, Remarks, Said, said};
+use super::objects::{self, ObjectFile, Place};
+use super::said::{IgnoredObjects, ObjectClass, Remarks, said};
 use crate::services::folders::Folders;
 
 /// The files.
@@ -33,13 +33,13 @@ pub(super) struct Files {
 struct Content {
     objects: Vec<Object>,
     /// The objects that cannot be read, with their places.
-    refused: Vec<Refused>,
+    refused: Vec<Refusal>,
     /// What is refused of other objects, with their places.
     faults: Vec<String>,
     /// Policies of other programs.
-    foreign: PassedOver,
+    foreign: IgnoredObjects,
     /// Everything else.
-    others: PassedOver,
+    others: IgnoredObjects,
 }
 
 impl Content {
@@ -49,14 +49,14 @@ impl Content {
         let path = cni::text::one_line(path.display());
         for (object, place) in objects.iter().zip(places) {
             let read = match said(object) {
-                Ok(Said::Read(kind)) => Object::of(kind, object),
+                Ok(ObjectClass::Read(kind)) => Object::of(kind, object),
                 // A pod is known by its record; the workload that makes it does not matter.
-                Ok(Said::Workload(_)) => {
+                Ok(ObjectClass::Workload(_)) => {
                     let kind = object.get("kind").and_then(Value::as_str);
                     content.others.add(kind.unwrap_or_default());
                     continue;
                 }
-                Ok(Said::Other(other)) => {
+                Ok(ObjectClass::Other(other)) => {
                     let all = match other.is_policy {
                         true => &mut content.foreign,
                         false => &mut content.others,
@@ -73,7 +73,7 @@ impl Content {
                     content.objects.push(object);
                 }
                 Err(refused) => {
-                    content.refused.push(Refused { object: at(&refused.object), ..refused });
+                    content.refused.push(Refusal { object: at(&refused.object), ..refused });
                 }
             }
         }
@@ -150,10 +150,10 @@ impl Files {
     }
 
     /// Takes what was read. Returns whether the content of every file is known.
-    fn take(&mut self, read: Vec<FileRead>, wrong: &mut Vec<String>) -> bool {
+    fn take(&mut self, read: Vec<ObjectFile>, wrong: &mut Vec<String>) -> bool {
         let mut now = BTreeMap::new();
         let mut is_whole = true;
-        for FileRead { path, objects, places } in read {
+        for ObjectFile { path, objects, places } in read {
             match objects {
                 Ok(objects) => {
                     let content = Content::of(&path, &objects, &places);

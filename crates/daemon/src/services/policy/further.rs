@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use node_api::policy::is_further;
 use npwg::annotation::{self, LEGACY_NETWORKS, LEGACY_STATUS, NETWORKS, STATUS};
-use policy::networks::OnNetwork;
+use policy::networks::NetworkInterface;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,11 +15,11 @@ use serde_json::Value;
 pub(super) const ANNOTATIONS: [&str; 5] =
     [STATUS, LEGACY_STATUS, NETWORKS, LEGACY_NETWORKS[0], LEGACY_NETWORKS[1]];
 
-/// The further networks of a pod.
+/// Which further networks a pod has, and asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Further {
+pub(super) struct FurtherNetworks {
     /// Those that its status has.
-    pub(super) says: Vec<OnNetwork>,
+    pub(super) says: Vec<NetworkInterface>,
     /// The interfaces that it asks for, with their networks.
     asks: Vec<(String, String)>,
 }
@@ -34,7 +34,7 @@ struct Element {
     default: bool,
 }
 
-impl Further {
+impl FurtherNetworks {
     /// Reads the annotations of a pod. An annotation that cannot be read says nothing: then a pod
     /// of this node stays closed on a network that no annotation names.
     pub(super) fn read(object: &Value) -> Self {
@@ -47,10 +47,10 @@ impl Further {
         });
         let known: BTreeMap<String, String> = known.collect();
         if known.is_empty() {
-            return Further::default();
+            return FurtherNetworks::default();
         }
         let status = known.get(STATUS).or_else(|| known.get(LEGACY_STATUS));
-        Further {
+        FurtherNetworks {
             says: status.map(|text| says(text)).unwrap_or_default(),
             asks: asks(&known, namespace).unwrap_or_default(),
         }
@@ -68,12 +68,12 @@ impl Further {
 
     /// Returns its networks, also those that it asks for and whose addresses are not known. `make`
     /// makes addresses up.
-    pub(super) fn all(&self, mut make: impl FnMut() -> Vec<IpAddr>) -> Vec<OnNetwork> {
+    pub(super) fn all(&self, mut make: impl FnMut() -> Vec<IpAddr>) -> Vec<NetworkInterface> {
         let mut all = self.says.clone();
         for (interface, network) in &self.asks {
             if self.says.iter().all(|on| on.interface != *interface) {
                 let (network, interface) = (network.clone(), interface.clone());
-                all.push(OnNetwork { network, interface, addresses: Vec::new() });
+                all.push(NetworkInterface { network, interface, addresses: Vec::new() });
             }
         }
         for on in all.iter_mut().filter(|on| on.addresses.is_empty()) {
@@ -83,7 +83,7 @@ impl Further {
     }
 }
 
-fn says(text: &str) -> Vec<OnNetwork> {
+fn says(text: &str) -> Vec<NetworkInterface> {
     let elements: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
     let read = |element: Value| serde_json::from_value::<Element>(element).ok();
     let further = elements.into_iter().filter_map(read).filter(|element| {
@@ -93,7 +93,7 @@ fn says(text: &str) -> Vec<OnNetwork> {
     let address = |text: &String| -> Option<IpAddr> {
         cni::text::parse_ip(text.split('/').next().unwrap_or_default())
     };
-    let on = |element: Element| OnNetwork {
+    let on = |element: Element| NetworkInterface {
         addresses: element.ips.iter().filter_map(address).collect(),
         network: element.name,
         interface: element.interface,
@@ -116,8 +116,10 @@ mod tests {
 
     use super::*;
 
-    fn pod(annotations: &Value) -> Further {
-        Further::read(&json!({"metadata": {"namespace": "shop", "annotations": annotations}}))
+    fn pod(annotations: &Value) -> FurtherNetworks {
+        FurtherNetworks::read(
+            &json!({"metadata": {"namespace": "shop", "annotations": annotations}}),
+        )
     }
 
     #[test]

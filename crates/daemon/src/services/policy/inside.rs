@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use firewall::FirewallError;
-use firewall::pods::{self, Dropped, PodsTable};
+use firewall::pods::{self, DroppedPackets, PodsTable};
 use kernel::living::{Census, Noted};
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
@@ -22,8 +22,8 @@ use crate::services::setup::words;
 
 /// What stands in containers' namespaces as far as we know.
 #[derive(Debug, Default)]
-pub(super) struct Inside {
-    held: BTreeMap<Site, Held>,
+pub(super) struct InsideFilters {
+    held: BTreeMap<Site, InsideFilter>,
     /// Why the namespaces of attachments are not as they are to be.
     failed: BTreeMap<Id, String>,
     /// The kernel has refused something.
@@ -31,14 +31,14 @@ pub(super) struct Inside {
 }
 
 #[derive(Debug)]
-struct Held {
+struct InsideFilter {
     container: Container,
     program: Program,
 }
 
 /// What is to be brought, and how.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct DesiredFilters {
     /// All containers, each with what its namespace is to have.
     pub(super) programs: Vec<(Container, Program)>,
     /// Also those that should be right already.
@@ -54,7 +54,7 @@ pub(super) fn find(noted: &Noted, census: &Census) -> Option<Netns> {
     census.find(noted).filter(|found| found.id() != own)
 }
 
-impl Inside {
+impl InsideFilters {
     /// Reports whether there is nothing of ours in any namespace, as far as we know.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -101,8 +101,8 @@ impl Inside {
 
     /// Brings namespaces to what they are to have. `closed` are attachments that a plugin has
     /// closed since. Returns how many another program had changed.
-    pub(super) fn bring(&mut self, wanted: Wanted, closed: &BTreeSet<Id>) -> usize {
-        let Wanted { programs, all, is_blind } = wanted;
+    pub(super) fn bring(&mut self, wanted: DesiredFilters, closed: &BTreeSet<Id>) -> usize {
+        let DesiredFilters { programs, all, is_blind } = wanted;
         let census = Census::new();
         let mut held = std::mem::take(&mut self.held);
         let told = std::mem::take(&mut self.failed);
@@ -113,7 +113,7 @@ impl Inside {
             let is_closed = container.ids.iter().any(|id| closed.contains(id));
             let is_as_it_was = before.is_some() && !is_closed;
             if is_as_it_was && !all {
-                self.held.insert(container.site.clone(), Held { container, program });
+                self.held.insert(container.site.clone(), InsideFilter { container, program });
                 continue;
             }
             let brought = with_table(&container.noted, &census, |table| {
@@ -127,7 +127,7 @@ impl Inside {
                         tracing::warn!(%first, "put back what was changed in the namespace of {name}");
                         put_back += 1;
                     }
-                    self.held.insert(container.site.clone(), Held { container, program });
+                    self.held.insert(container.site.clone(), InsideFilter { container, program });
                     continue;
                 }
                 Ok(None) => "nothing leads to its network namespace".to_owned(),
@@ -226,7 +226,7 @@ fn close_open(table: &mut PodsTable, container: &Container) -> Result<bool, Fire
 }
 
 /// Returns how many packets were dropped in a container's namespace; `None` if that cannot be read.
-pub(super) fn dropped(container: &Container) -> Option<Dropped> {
+pub(super) fn dropped(container: &Container) -> Option<DroppedPackets> {
     with_table(&container.noted, &Census::new(), PodsTable::dropped).ok().flatten()
 }
 

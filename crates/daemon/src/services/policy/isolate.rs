@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use agent::config::{self, Isolate};
-use agent::reachable::Reachable;
+use agent::config::{self, IsolationScope};
+use agent::reachable::ReachableEnd;
 use policy::Protocol;
 use policy::isolation::{Exemption, Isolation};
-use policy::labels::{Must, NAMESPACE_NAME, Requirement, Selector};
+use policy::labels::{NAMESPACE_NAME, Operator, Requirement, Selector};
 use policy::policy::{Block, Peer, PodSet, Ports};
 
 /// The label by which a namespace chooses for itself.
@@ -20,15 +20,17 @@ pub(crate) fn isolation(config: &config::Policy) -> Isolation {
     let of_label = |value: &str| BTreeSet::from([value.to_owned()]);
     let label = |must| Requirement { key: LABEL.to_owned(), must };
     let namespaces = match config.isolate.0 {
-        Isolate::None => Selector::new([label(Must::In(of_label("true")))]),
-        Isolate::Namespaces => {
+        IsolationScope::None => Selector::new([label(Operator::In(of_label("true")))]),
+        IsolationScope::Namespaces => {
             let except: BTreeSet<String> = config.isolate_except.iter().cloned().collect();
-            let named = (!except.is_empty())
-                .then(|| Requirement { key: NAMESPACE_NAME.to_owned(), must: Must::NotIn(except) });
-            Selector::new([label(Must::NotIn(of_label("false")))].into_iter().chain(named))
+            let named = (!except.is_empty()).then(|| Requirement {
+                key: NAMESPACE_NAME.to_owned(),
+                must: Operator::NotIn(except),
+            });
+            Selector::new([label(Operator::NotIn(of_label("false")))].into_iter().chain(named))
         }
     };
-    let exemptions = |list: &[Reachable]| -> Vec<Exemption> {
+    let exemptions = |list: &[ReachableEnd]| -> Vec<Exemption> {
         list.iter().map(|one| Exemption { peer: peer(one), ports: None }).collect()
     };
     let dns = config
@@ -47,13 +49,13 @@ fn dns_ports() -> Vec<Ports> {
     [of(Protocol::Udp), of(Protocol::Tcp)].concat()
 }
 
-fn peer(reachable: &Reachable) -> Peer {
+fn peer(reachable: &ReachableEnd) -> Peer {
     match reachable {
-        Reachable::Range(range) => Peer::Block(Block::whole(*range)),
-        Reachable::Pods { namespace, label } => {
+        ReachableEnd::Range(range) => Peer::Block(Block::whole(*range)),
+        ReachableEnd::Pods { namespace, label } => {
             let pods = label.iter().map(|(key, value)| Requirement {
                 key: key.clone(),
-                must: Must::In(BTreeSet::from([value.clone()])),
+                must: Operator::In(BTreeSet::from([value.clone()])),
             });
             Peer::Pods(PodSet::own(namespace, Selector::new(pods)))
         }
@@ -107,15 +109,15 @@ mod tests {
         };
         let none = world_of(&|_| {});
         assert!(may(&none, 1, 2, web) && !may(&none, 1, 5, web) && !may(&none, 5, 1, web));
-        let all = world_of(&|config| config.isolate.0 = Isolate::Namespaces);
+        let all = world_of(&|config| config.isolate.0 = IsolationScope::Namespaces);
         assert!(!may(&all, 1, 2, web) && may(&all, 1, 1, web));
         assert!(may(&all, 4, 3, web), "neither is isolated");
         assert!(may(&all, 1, 3, dns) && !may(&all, 1, 3, web), "the cluster's names");
         let more = world_of(&|config| {
-            config.isolate.0 = Isolate::Namespaces;
+            config.isolate.0 = IsolationScope::Namespaces;
             config.isolate_except = Vec::new();
-            config.isolate_from = vec![Reachable::parse("open").unwrap()];
-            config.isolate_to = vec![Reachable::parse("192.0.2.0/24").unwrap()];
+            config.isolate_from = vec![ReachableEnd::parse("open").unwrap()];
+            config.isolate_to = vec![ReachableEnd::parse("192.0.2.0/24").unwrap()];
         });
         assert!(may(&more, 4, 1, web) && !may(&all, 4, 1, web) && !may(&more, 2, 1, web));
         let at = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use policy::multi_policy::{self, MultiPolicy};
 use policy::object::Uid;
 use policy::{
-    Change, Namespace, Node, Pod, Policy, PolicyId, Refused, cluster_policy, network_policy,
+    Change, Namespace, Node, Pod, Policy, PolicyId, Refusal, cluster_policy, network_policy,
 };
 use serde_json::Value;
 
-use super::further::Further;
+use super::further::FurtherNetworks;
 
 /// Where a kubelet notes in a static pod's object which UID it calls the pod by, also towards
 /// runtimes (Kubernetes, `pkg/kubelet/types` ConfigMirrorAnnotationKey).
@@ -114,13 +114,13 @@ impl fmt::Display for Key {
 /// An object as a source says it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Object {
-    pub(super) what: What,
+    pub(super) what: ObjectContent,
     /// What is needed to write its status, or an Event about it.
     pub(super) meta: Meta,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum What {
+pub(super) enum ObjectContent {
     Namespace(Namespace),
     Node(Node),
     Pod(Box<Pod>),
@@ -139,7 +139,7 @@ pub(super) struct Meta {
     /// The UID by which the kubelet calls a static pod.
     pub(super) static_uid: Option<Uid>,
     /// The further networks of a pod.
-    pub(super) further: Further,
+    pub(super) further: FurtherNetworks,
     /// One of a pod's containers may change the pod's network namespace.
     pub(super) may_undo: bool,
 }
@@ -164,52 +164,53 @@ impl Object {
     ///
     /// # Errors
     /// It cannot be identified: its name, its namespace or its UID is missing.
-    pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refused> {
+    pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refusal> {
         let meta = Meta::default();
         Ok(match kind {
-            Kind::Namespaces => {
-                Object { what: What::Namespace(Namespace::read(object)?), meta: Meta::read(object) }
-            }
-            Kind::Nodes => Object { what: What::Node(Node::read(object)?), meta },
+            Kind::Namespaces => Object {
+                what: ObjectContent::Namespace(Namespace::read(object)?),
+                meta: Meta::read(object),
+            },
+            Kind::Nodes => Object { what: ObjectContent::Node(Node::read(object)?), meta },
             Kind::Pods => {
                 let static_uid = object["metadata"]["annotations"][STATIC].as_str().map(Arc::from);
-                let what = What::Pod(Box::new(Pod::read(object)?));
-                let (further, may_undo) = (Further::read(object), may_undo(object));
+                let what = ObjectContent::Pod(Box::new(Pod::read(object)?));
+                let (further, may_undo) = (FurtherNetworks::read(object), may_undo(object));
                 Object { what, meta: Meta { static_uid, further, may_undo, ..meta } }
             }
             Kind::NetworkPolicies => Object {
-                what: What::Policy(Box::new(network_policy::read(object)?)),
+                what: ObjectContent::Policy(Box::new(network_policy::read(object)?)),
                 meta: Meta::read(object),
             },
             Kind::ClusterNetworkPolicies => Object {
-                what: What::Policy(Box::new(cluster_policy::read(object)?)),
+                what: ObjectContent::Policy(Box::new(cluster_policy::read(object)?)),
                 meta: Meta::read(object),
             },
             Kind::MultiNetworkPolicies => Object {
-                what: What::MultiPolicy(Box::new(multi_policy::read(object)?)),
+                what: ObjectContent::MultiPolicy(Box::new(multi_policy::read(object)?)),
                 meta: Meta::read(object),
             },
         })
     }
 
     /// Returns what of it is refused.
-    pub(super) fn faults(&self) -> &[Refused] {
+    pub(super) fn faults(&self) -> &[Refusal] {
         match &self.what {
-            What::Namespace(namespace) => &namespace.faults,
-            What::Policy(policy) => &policy.faults,
-            What::MultiPolicy(policy) => &policy.policy.faults,
-            What::Node(_) | What::Pod(_) => &[],
+            ObjectContent::Namespace(namespace) => &namespace.faults,
+            ObjectContent::Policy(policy) => &policy.faults,
+            ObjectContent::MultiPolicy(policy) => &policy.policy.faults,
+            ObjectContent::Node(_) | ObjectContent::Pod(_) => &[],
         }
     }
 
     /// Returns its name.
     pub(super) fn key(&self) -> Key {
         match &self.what {
-            What::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
-            What::Node(node) => Key::Node(node.name.clone()),
-            What::Pod(pod) => Key::Pod(pod.uid.clone()),
-            What::Policy(policy) => Key::Policy(policy.id.clone()),
-            What::MultiPolicy(policy) => Key::Policy(policy.policy.id.clone()),
+            ObjectContent::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
+            ObjectContent::Node(node) => Key::Node(node.name.clone()),
+            ObjectContent::Pod(pod) => Key::Pod(pod.uid.clone()),
+            ObjectContent::Policy(policy) => Key::Policy(policy.id.clone()),
+            ObjectContent::MultiPolicy(policy) => Key::Policy(policy.policy.id.clone()),
         }
     }
 }
@@ -235,11 +236,11 @@ impl Object {
     /// Returns the change of the pods' own network that it is, or what it is for further networks.
     pub(super) fn into_change(self) -> Result<Change, Box<MultiPolicy>> {
         Ok(match self.what {
-            What::Namespace(namespace) => namespace.into(),
-            What::Node(node) => node.into(),
-            What::Pod(pod) => (*pod).into(),
-            What::Policy(policy) => (*policy).into(),
-            What::MultiPolicy(policy) => return Err(policy),
+            ObjectContent::Namespace(namespace) => namespace.into(),
+            ObjectContent::Node(node) => node.into(),
+            ObjectContent::Pod(pod) => (*pod).into(),
+            ObjectContent::Policy(policy) => (*policy).into(),
+            ObjectContent::MultiPolicy(policy) => return Err(policy),
         })
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError};
 
-use super::engine::Known;
+use super::engine::PolicyCounts;
 use crate::health::Health;
 use crate::services::setup::{remove_own_folder, words};
 
@@ -33,7 +33,7 @@ struct Document {
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
-    written: Option<Known>,
+    written: Option<PolicyCounts>,
 }
 
 impl Disk {
@@ -42,12 +42,12 @@ impl Disk {
     }
 
     /// Reads how many there were. What is damaged, or of another version, counts as none.
-    pub(super) fn read(&mut self) -> Known {
+    pub(super) fn read(&mut self) -> PolicyCounts {
         let text = match state::read_optional(&self.path) {
             Ok(text) => text.unwrap_or_default(),
             Err(error) => {
                 tracing::warn!(%error, "it is not known how many policies there were");
-                return Known::default();
+                return PolicyCounts::default();
             }
         };
         let document: Document = serde_json::from_slice(&text).unwrap_or_default();
@@ -55,9 +55,9 @@ impl Disk {
             if !text.is_empty() {
                 tracing::warn!(path = %self.path.display(), "the file is ignored");
             }
-            return Known::default();
+            return PolicyCounts::default();
         }
-        let known = Known {
+        let known = PolicyCounts {
             network_policies: document.network_policies,
             cluster_network_policies: document.cluster_network_policies,
             multi_network_policies: document.multi_network_policies,
@@ -73,7 +73,7 @@ impl Disk {
     }
 
     /// Writes how many there are, unless the file has these numbers already.
-    pub(super) fn write(&mut self, known: Known) -> Result<(), FileError> {
+    pub(super) fn write(&mut self, known: PolicyCounts) -> Result<(), FileError> {
         if self.written == Some(known) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Disk {
 /// for the loop.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    to: Sender<Known>,
+    to: Sender<PolicyCounts>,
     thread: JoinHandle<()>,
 }
 
@@ -117,7 +117,7 @@ impl Keeper {
     }
 
     /// Has it written how many there are.
-    pub(super) fn keep(&self, known: Known) {
+    pub(super) fn keep(&self, known: PolicyCounts) {
         let _ = self.to.send(known);
     }
 
@@ -130,7 +130,11 @@ impl Keeper {
 
 /// Writes what comes until nothing more can come. Of several that have come meanwhile, the newest
 /// counts.
-fn keep(from: &Receiver<Known>, again: Duration, mut write: impl FnMut(Known) -> bool) {
+fn keep(
+    from: &Receiver<PolicyCounts>,
+    again: Duration,
+    mut write: impl FnMut(PolicyCounts) -> bool,
+) {
     let mut next = from.recv().ok();
     while let Some(known) = next {
         let known = from.try_iter().last().unwrap_or(known);
@@ -154,9 +158,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("policy");
         let disk = || Disk::new(&folder);
-        assert_eq!(disk().read(), Known::default());
-        let known =
-            Known { network_policies: 7, cluster_network_policies: 2, multi_network_policies: 1 };
+        assert_eq!(disk().read(), PolicyCounts::default());
+        let known = PolicyCounts {
+            network_policies: 7,
+            cluster_network_policies: 2,
+            multi_network_policies: 1,
+        };
         disk().write(known).unwrap();
         assert_eq!(disk().read(), known);
         disk().remove().unwrap();
@@ -165,12 +172,12 @@ mod tests {
         let path = folder.join("policies");
         for damaged in ["", "7", "{\"version\":2,\"networkPolicies\":7}"] {
             std::fs::write(&path, damaged).unwrap();
-            assert_eq!(disk().read(), Known::default(), "{damaged:?}");
+            assert_eq!(disk().read(), PolicyCounts::default(), "{damaged:?}");
         }
     }
 
-    fn known(network_policies: usize) -> Known {
-        Known { network_policies, ..Known::default() }
+    fn known(network_policies: usize) -> PolicyCounts {
+        PolicyCounts { network_policies, ..PolicyCounts::default() }
     }
 
     #[test]

@@ -65,14 +65,14 @@ pub(crate) enum ShownTier {
 pub(crate) struct PodRow {
     pub(crate) pod: String,
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) ingress: Under,
-    pub(crate) egress: Under,
+    pub(crate) ingress: DirectionState,
+    pub(crate) egress: DirectionState,
 }
 
 /// What holds for one direction of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Under {
+pub(crate) enum DirectionState {
     /// No policy is about it.
     Open,
     /// These are, and all traffic that none of them denies is allowed.
@@ -85,7 +85,7 @@ pub(crate) enum Under {
 
 /// An attachment of this node whose pod is not known: only its node reaches it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnknownAttachment {
     /// The pod's name, or the container's.
     pub(crate) name: String,
     pub(crate) addresses: Vec<IpAddr>,
@@ -95,7 +95,7 @@ pub(crate) struct Unknown {
 pub(crate) fn list(
     world: &World,
     node: Option<&str>,
-    unknown: Vec<Unknown>,
+    unknown: Vec<UnknownAttachment>,
     mut warnings: Vec<String>,
 ) -> Listing {
     let mut selects: BTreeMap<&PolicyId, usize> = BTreeMap::new();
@@ -105,8 +105,8 @@ pub(crate) fn list(
         PodRow {
             pod: cni::text::one_line(one.name),
             addresses: one.addresses,
-            ingress: Under::Closed(why.clone()),
-            egress: Under::Closed(why),
+            ingress: DirectionState::Closed(why.clone()),
+            egress: DirectionState::Closed(why),
         }
     }));
     let mut policies: Vec<&Policy> = world.policies().collect();
@@ -178,20 +178,20 @@ fn policy_row(policy: &Policy, selects: usize) -> PolicyRow {
     }
 }
 
-fn under(world: &World, pod: &Pod, direction: Direction, asked: &[&Policy]) -> Under {
+fn under(world: &World, pod: &Pod, direction: Direction, asked: &[&Policy]) -> DirectionState {
     if world.namespace(&pod.namespace).is_none() {
-        return Under::Closed(format!("namespace {} is not known", pod.namespace));
+        return DirectionState::Closed(format!("namespace {} is not known", pod.namespace));
     }
     for address in pod.own_addresses() {
         let claimants = world.claimants(*address);
         if 1 < claimants.len() && claimants.iter().any(|there| there.uid == pod.uid) {
             let others = claimants.iter().filter(|there| there.uid != pod.uid);
             let others: Vec<String> = others.map(|there| there.full_name()).collect();
-            return Under::Closed(format!("{} has {address} too", others.join(" and ")));
+            return DirectionState::Closed(format!("{} has {address} too", others.join(" and ")));
         }
     }
     if policy::too_many_lists(asked, direction) {
-        return Under::Closed(policy::explain::why_closed(direction));
+        return DirectionState::Closed(policy::explain::why_closed(direction));
     }
     let names = asked.iter().map(|policy| cni::text::one_line(&policy.id)).collect();
     let isolates = |policy: &&&Policy| {
@@ -199,8 +199,8 @@ fn under(world: &World, pod: &Pod, direction: Direction, asked: &[&Policy]) -> U
             || matches!(policy.id, PolicyId::Isolation { .. } | PolicyId::DefaultDeny { .. })
     };
     match asked.iter().find(isolates) {
-        Some(_) => Under::Isolated(names),
-        None if asked.is_empty() => Under::Open,
-        None => Under::Limited(names),
+        Some(_) => DirectionState::Isolated(names),
+        None if asked.is_empty() => DirectionState::Open,
+        None => DirectionState::Limited(names),
     }
 }

@@ -36,7 +36,12 @@ pub(super) enum Origin {
 }
 
 /// Returns how long `lost` of `known` objects are kept; `None` if they go at once.
-pub(super) fn patience(origin: Origin, kind: Kind, lost: usize, known: usize) -> Option<Duration> {
+pub(super) fn grace_period(
+    origin: Origin,
+    kind: Kind,
+    lost: usize,
+    known: usize,
+) -> Option<Duration> {
     let most = FEW < lost && known < lost.saturating_mul(2);
     match (origin, kind.is_policy()) {
         _ if lost == 0 => None,
@@ -77,7 +82,7 @@ impl List {
 
 /// What the end of a list leads to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct ListOutcome {
     /// What goes.
     pub(super) gone: Vec<Key>,
     /// How many were found missing by this list and are kept, and how long.
@@ -173,13 +178,13 @@ impl Lists {
         count: usize,
         unseen: impl IntoIterator<Item = Key>,
         now: Instant,
-    ) -> Judged {
+    ) -> ListOutcome {
         let origin = self.origin;
         let list = self.of(kind);
         list.complete = true;
         list.asked = None;
         if list.seen.take().is_none() {
-            return Judged::default();
+            return ListOutcome::default();
         }
         let mut lost = Vec::new();
         let mut gone = Vec::new();
@@ -193,13 +198,13 @@ impl Lists {
         for key in &gone {
             list.held.remove(key);
         }
-        let Some(patience) = patience(origin, kind, lost.len(), count) else {
+        let Some(grace) = grace_period(origin, kind, lost.len(), count) else {
             gone.append(&mut lost);
-            return Judged { gone, kept: None };
+            return ListOutcome { gone, kept: None };
         };
-        let kept = Some((lost.len(), patience));
-        list.held.extend(lost.into_iter().map(|key| (key, now + patience)));
-        Judged { gone, kept }
+        let kept = Some((lost.len(), grace));
+        list.held.extend(lost.into_iter().map(|key| (key, now + grace)));
+        ListOutcome { gone, kept }
     }
 
     /// Returns what is kept.
@@ -255,7 +260,12 @@ mod tests {
     }
 
     /// Lists the first `first` of `of` objects.
-    fn list(lists: &mut Lists, kind: Kind, (first, of): (usize, usize), now: Instant) -> Judged {
+    fn list(
+        lists: &mut Lists,
+        kind: Kind,
+        (first, of): (usize, usize),
+        now: Instant,
+    ) -> ListOutcome {
         let all = keys(of);
         lists.begin(kind, 0 < of);
         for key in &all[..first] {
@@ -270,12 +280,12 @@ mod tests {
         let start = Instant::now();
         let mut lists = Lists::new(Origin::Server);
         let kind = Kind::NetworkPolicies;
-        assert_eq!(list(&mut lists, kind, (0, 0), start), Judged::default());
-        let kept = |count, time| Judged { gone: Vec::new(), kept: Some((count, time)) };
+        assert_eq!(list(&mut lists, kind, (0, 0), start), ListOutcome::default());
+        let kept = |count, time| ListOutcome { gone: Vec::new(), kept: Some((count, time)) };
         assert_eq!(list(&mut lists, kind, (9, 10), start), kept(1, CONFIRM));
         // Another list before its time.
         let early = start + CONFIRM / 2;
-        assert_eq!(list(&mut lists, kind, (9, 10), early), Judged::default());
+        assert_eq!(list(&mut lists, kind, (9, 10), early), ListOutcome::default());
         assert_eq!(lists.to_confirm(early), []);
         let late = start + CONFIRM;
         assert_eq!(lists.to_confirm(late), [kind]);
@@ -295,7 +305,7 @@ mod tests {
     fn other_objects_are_kept_where_most_are_missing() {
         let now = Instant::now();
         let mut lists = Lists::new(Origin::Server);
-        let gone = |judged: Judged| (judged.gone.len(), judged.kept);
+        let gone = |judged: ListOutcome| (judged.gone.len(), judged.kept);
         assert_eq!(gone(list(&mut lists, Kind::Pods, (5, 10), now)), (5, None));
         assert_eq!(gone(list(&mut lists, Kind::Pods, (4, 10), now)), (0, Some((6, BRAKE))));
         assert_eq!(gone(list(&mut lists, Kind::Nodes, (0, 3), now)), (3, None));

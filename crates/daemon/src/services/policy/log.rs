@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firewall::FirewallError;
-use firewall::pods::{Dropped, Logging, NO_LOG, PodsTable, can_log};
+use firewall::pods::{DroppedPackets, Logging, NO_LOG, PodsTable, can_log};
 use kernel::nflog::{NflogSocket, Settings};
 use serde::{Deserialize, Serialize};
 
 /// How many packets the packet filter did not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Counted {
+pub(crate) struct DropCounts {
     /// Dropped on their way into a pod.
     pub(crate) ingress: u64,
     /// Dropped on their way out of a pod.
@@ -19,15 +19,15 @@ pub(crate) struct Counted {
     pub(crate) reset: u64,
 }
 
-impl Counted {
+impl DropCounts {
     /// Returns how many were dropped.
     pub(crate) fn dropped(self) -> u64 {
         self.ingress.saturating_add(self.egress)
     }
 
     /// Returns how many have come since other counters; `None` if they count anew.
-    pub(crate) fn since(self, before: Counted) -> Option<Self> {
-        Some(Counted {
+    pub(crate) fn since(self, before: DropCounts) -> Option<Self> {
+        Some(DropCounts {
             ingress: self.ingress.checked_sub(before.ingress)?,
             egress: self.egress.checked_sub(before.egress)?,
             reset: self.reset.checked_sub(before.reset)?,
@@ -42,15 +42,15 @@ pub(super) struct Counters(Arc<Mutex<Option<PodsTable>>>);
 
 impl Counters {
     /// Returns how many packets were dropped; `None` if that cannot be read.
-    pub(super) fn dropped(&self) -> Option<Dropped> {
+    pub(super) fn dropped(&self) -> Option<DroppedPackets> {
         self.ask(PodsTable::dropped)
     }
 
     /// Returns the counters; `None` if they cannot be read, such as without a table.
-    pub(super) fn counted(&self) -> Option<Counted> {
-        let (exists, Dropped { incoming, outgoing, revived }) =
+    pub(super) fn counted(&self) -> Option<DropCounts> {
+        let (exists, DroppedPackets { incoming, outgoing, revived }) =
             self.ask(|table| Ok((table.exists()?, table.dropped()?)))?;
-        exists.then_some(Counted { ingress: incoming, egress: outgoing, reset: revived })
+        exists.then_some(DropCounts { ingress: incoming, egress: outgoing, reset: revived })
     }
 
     fn ask<T>(&self, read: impl FnOnce(&mut PodsTable) -> Result<T, FirewallError>) -> Option<T> {

@@ -34,7 +34,7 @@ const MULTIPLIED: &str = "its aliases (*name) expand to far more than is written
 
 /// One file.
 #[derive(Debug)]
-pub(crate) struct FileRead {
+pub(crate) struct ObjectFile {
     /// Where it is.
     pub(crate) path: PathBuf,
     /// Its objects, in their order; or why it cannot be read, in a sentence without the path.
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
 ///
 /// # Errors
 /// A file or folder that was named is not there or cannot be opened: a sentence.
-pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<FileRead>, String> {
+pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<ObjectFile>, String> {
     let mut all = Vec::new();
     for path in paths {
         let found = path.metadata().map_err(|error| absent(path, &error))?;
@@ -81,7 +81,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<FileRead>, String> {
 }
 
 /// Reads what was written to standard input.
-pub(crate) fn read_stream(name: &str, from: impl std::io::Read) -> FileRead {
+pub(crate) fn read_stream(name: &str, from: impl std::io::Read) -> ObjectFile {
     let path = PathBuf::from(name);
     of_text(path, take(from).and_then(text))
 }
@@ -123,21 +123,21 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn read_file(path: PathBuf) -> FileRead {
+fn read_file(path: PathBuf) -> ObjectFile {
     let text = open(&path).and_then(take).and_then(text);
     of_text(path, text)
 }
 
-fn of_text(path: PathBuf, text: Result<String, String>) -> FileRead {
+fn of_text(path: PathBuf, text: Result<String, String>) -> ObjectFile {
     let is_json = path.extension().is_some_and(|ending| ending == "json");
     match text.and_then(|text| parse(&text, is_json)) {
         Ok(found) => {
             let (objects, places) = found.into_iter().unzip();
-            FileRead { path, objects: Ok(objects), places }
+            ObjectFile { path, objects: Ok(objects), places }
         }
         Err(why) => {
             let objects = Err(cni::text::one_line(why));
-            FileRead { path, objects, places: Vec::new() }
+            ObjectFile { path, objects, places: Vec::new() }
         }
     }
 }

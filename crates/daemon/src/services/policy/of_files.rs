@@ -12,14 +12,14 @@ use policy::object::{self, Uid};
 use policy::{Change, Namespace, Networks, Pod, PolicyId, World};
 use serde_json::{Value, json};
 
-use super::further::Further;
+use super::further::FurtherNetworks;
 use super::kinds::{Kind, Object};
-use super::objects::FileRead;
-use super::said::{PassedOver, Said, said};
+use super::objects::ObjectFile;
+use super::said::{IgnoredObjects, ObjectClass, said};
 
 /// What files describe.
 #[derive(Debug)]
-pub(crate) struct OfFiles {
+pub(crate) struct FileWorld {
     pub(crate) world: World,
     /// The further networks that policies are for.
     pub(crate) networks: Networks,
@@ -34,9 +34,9 @@ pub(crate) struct OfFiles {
 /// # Errors
 /// Something cannot be read, so it is not known what would hold: sentences.
 pub(crate) fn world(
-    files: Vec<FileRead>,
+    files: Vec<ObjectFile>,
     isolation: Option<Isolation>,
-) -> Result<OfFiles, Vec<String>> {
+) -> Result<FileWorld, Vec<String>> {
     let mut maker = Maker::default();
     for file in files {
         let path = cni::text::one_line(file.path.display());
@@ -62,10 +62,10 @@ struct Maker {
     changes: Vec<Change>,
     multi: Vec<MultiPolicy>,
     /// What pods say of further networks.
-    further: BTreeMap<Uid, Further>,
+    further: BTreeMap<Uid, FurtherNetworks>,
     /// Kind and name of each object, with its place.
     seen: BTreeMap<String, String>,
-    passed_over: PassedOver,
+    passed_over: IgnoredObjects,
     notes: Vec<String>,
     faults: Vec<String>,
     unreadable: Vec<String>,
@@ -75,15 +75,15 @@ impl Maker {
     fn add(&mut self, object: &Value, place: &str) {
         let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         let read = match said(object) {
-            Ok(Said::Workload(template)) => {
+            Ok(ObjectClass::Workload(template)) => {
                 self.add_template(object, kind, template, place);
                 Ok(())
             }
-            Ok(Said::Other(other)) => {
+            Ok(ObjectClass::Other(other)) => {
                 self.passed_over.add(other.name);
                 Ok(())
             }
-            Ok(Said::Read(of)) => {
+            Ok(ObjectClass::Read(of)) => {
                 self.see(object, kind, place);
                 self.read(of, object, place)
             }
@@ -94,7 +94,7 @@ impl Maker {
         }
     }
 
-    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refused> {
+    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refusal> {
         let object = Object::of(kind, object)?;
         self.faults.extend(object.faults().iter().map(|fault| format!("{place}: {fault}")));
         let further = object.meta.further.clone();
@@ -132,7 +132,7 @@ impl Maker {
         self.see(&pod, kind, place);
         match Pod::read(&pod) {
             Ok(read) => {
-                self.further.insert(read.uid.clone(), Further::read(&pod));
+                self.further.insert(read.uid.clone(), FurtherNetworks::read(&pod));
                 self.changes.push(read.into());
             }
             Err(refused) => self.unreadable.push(format!("{place}: {refused}")),
@@ -154,7 +154,7 @@ impl Maker {
         }
     }
 
-    fn finish(mut self, isolation: Option<Isolation>) -> OfFiles {
+    fn finish(mut self, isolation: Option<Isolation>) -> FileWorld {
         let mut known = BTreeSet::new();
         let mut used = BTreeSet::new();
         for change in &self.changes {
@@ -213,7 +213,7 @@ impl Maker {
         }
         let passed_over = self.passed_over.list();
         self.notes.extend(passed_over.map(|kinds| format!("ignored: {kinds}")));
-        OfFiles { world, networks, notes: self.notes, faults: self.faults }
+        FileWorld { world, networks, notes: self.notes, faults: self.faults }
     }
 }
 
@@ -221,7 +221,7 @@ impl Maker {
 fn networks(
     world: &World,
     policies: Vec<MultiPolicy>,
-    further: &BTreeMap<Uid, Further>,
+    further: &BTreeMap<Uid, FurtherNetworks>,
     mut number: u32,
 ) -> Networks {
     let mut networks = Networks::new("");

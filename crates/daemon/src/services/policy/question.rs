@@ -177,14 +177,14 @@ impl Question {
 
 /// What the policies say to a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Judged {
+pub(crate) struct Judgement {
     pub(crate) version: u32,
     pub(crate) source: String,
     pub(crate) destination: String,
     pub(crate) traffic: String,
     /// Whether it is allowed, by each family that both ends have.
     pub(crate) allowed: bool,
-    pub(crate) families: Vec<OfFamily>,
+    pub(crate) families: Vec<FamilyJudgement>,
     /// What else is to be known of it.
     pub(crate) notes: Vec<String>,
     /// What is wrong with objects of files.
@@ -194,7 +194,7 @@ pub(crate) struct Judged {
 
 /// What the policies say of the connection between two addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct OfFamily {
+pub(crate) struct FamilyJudgement {
     pub(crate) family: String,
     /// `None` in a file that has no addresses.
     pub(crate) source_address: Option<IpAddr>,
@@ -218,7 +218,7 @@ pub(crate) struct Cause {
 ///
 /// # Errors
 /// An end is not known, or the two have no family in common: a sentence.
-pub(crate) fn judge(world: &World, question: &Question) -> Result<Judged, String> {
+pub(crate) fn judge(world: &World, question: &Question) -> Result<Judgement, String> {
     let mut notes = Vec::new();
     if let Some(network) = &question.network {
         notes.push(format!("judged on the network {network}, by MultiNetworkPolicies alone"));
@@ -240,7 +240,7 @@ pub(crate) fn judge(world: &World, question: &Question) -> Result<Judged, String
             question.traffic, question.source, question.destination
         ));
     }
-    Ok(Judged {
+    Ok(Judgement {
         version: VERSION,
         source: question.source.to_string(),
         destination: question.destination.to_string(),
@@ -261,7 +261,11 @@ fn speaks(family: Family, protocol: Protocol) -> bool {
     }
 }
 
-fn of_family(world: &World, (source, destination): (IpAddr, IpAddr), traffic: Traffic) -> OfFamily {
+fn of_family(
+    world: &World,
+    (source, destination): (IpAddr, IpAddr),
+    traffic: Traffic,
+) -> FamilyJudgement {
     let explained = explain(world, source, destination, traffic);
     let shown = |address: IpAddr| (!is_stand_in(address)).then_some(address);
     let causes = explained.causes.into_iter().map(|(direction, cause)| Cause {
@@ -271,7 +275,7 @@ fn of_family(world: &World, (source, destination): (IpAddr, IpAddr), traffic: Tr
         },
         cause,
     });
-    OfFamily {
+    FamilyJudgement {
         family: match Family::of(source) {
             Family::V4 => "IPv4".to_owned(),
             Family::V6 => "IPv6".to_owned(),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use cni::AttachmentKey;
 use kernel::living::Noted;
 use node_api::Pod;
-use node_api::policy::{Owner, Recorded, Started};
+use node_api::policy::{AttachmentRecord, Owner, StartRequest};
 use policy::program::Link;
 use state::Record;
 
@@ -42,8 +42,8 @@ pub(super) fn key_of((network, container, ifname): &Id) -> String {
     format!("{network}\0{container}\0{ifname}")
 }
 
-impl From<Started> for Attachment {
-    fn from(started: Started) -> Self {
+impl From<StartRequest> for Attachment {
+    fn from(started: StartRequest) -> Self {
         let path = started.owner.netns.clone().into();
         Attachment {
             inside: started.inside.then(|| Noted { path, ..Noted::default() }),
@@ -63,7 +63,7 @@ impl Attachment {
     /// # Errors
     /// Why it cannot be read.
     pub(super) fn of(record: &Record) -> Result<Self, serde_json::Error> {
-        let recorded: Recorded = serde_json::from_value(record.data.clone())?;
+        let recorded: AttachmentRecord = serde_json::from_value(record.data.clone())?;
         let mut attachment = Attachment::from(recorded.started);
         // The record's own key counts.
         let key = &record.attachment;
@@ -132,14 +132,14 @@ impl Attachment {
 
 /// What a change of records touches.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct RecordsChange {
     /// The addresses of pods' own networks that may lead elsewhere now.
     pub(super) addresses: BTreeSet<IpAddr>,
     /// The attachments that came, as they are, and those that went, as they were.
     pub(super) attachments: Vec<Attachment>,
 }
 
-impl Touched {
+impl RecordsChange {
     fn add(&mut self, attachment: Attachment) {
         self.addresses.extend(attachment.own());
         self.attachments.push(attachment);
@@ -200,8 +200,8 @@ impl Records {
     }
 
     /// Takes an attachment that starts.
-    pub(super) fn start(&mut self, attachment: Attachment) -> Touched {
-        let mut touched = Touched::default();
+    pub(super) fn start(&mut self, attachment: Attachment) -> RecordsChange {
+        let mut touched = RecordsChange::default();
         self.ended.remove(&attachment.id);
         self.remove(&attachment.id, &mut touched);
         self.insert(attachment, &mut touched);
@@ -209,16 +209,16 @@ impl Records {
     }
 
     /// Takes an attachment that ends.
-    pub(super) fn end(&mut self, id: &Id) -> Touched {
-        let mut touched = Touched::default();
+    pub(super) fn end(&mut self, id: &Id) -> RecordsChange {
+        let mut touched = RecordsChange::default();
         self.remove(id, &mut touched);
         self.ended.insert(id.clone());
         touched
     }
 
     /// Takes all records that there are.
-    pub(super) fn list(&mut self, listed: Vec<Attachment>) -> Touched {
-        let mut touched = Touched::default();
+    pub(super) fn list(&mut self, listed: Vec<Attachment>) -> RecordsChange {
+        let mut touched = RecordsChange::default();
         let there: BTreeSet<&Id> = listed.iter().map(|attachment| &attachment.id).collect();
         self.ended.retain(|id| there.contains(id));
         let gone: Vec<Id> = self.all.keys().filter(|id| !there.contains(id)).cloned().collect();
@@ -234,7 +234,7 @@ impl Records {
         touched
     }
 
-    fn insert(&mut self, attachment: Attachment, touched: &mut Touched) {
+    fn insert(&mut self, attachment: Attachment, touched: &mut RecordsChange) {
         for address in attachment.own() {
             let owners = self.owners.entry(*address).or_default();
             // An attachment that has ended has its addresses only if no other one has them.
@@ -248,7 +248,7 @@ impl Records {
         self.all.insert(attachment.id.clone(), attachment);
     }
 
-    fn remove(&mut self, id: &Id, touched: &mut Touched) {
+    fn remove(&mut self, id: &Id, touched: &mut RecordsChange) {
         let Some(old) = self.all.remove(id) else { return };
         for address in old.own() {
             if let Some(owners) = self.owners.get_mut(address) {
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     fn attachment(container: &str, addresses: &[&str]) -> Attachment {
-        let started = Started {
+        let started = StartRequest {
             owner: Owner {
                 network: "pods".to_owned(),
                 container: container.to_owned(),
@@ -275,7 +275,7 @@ mod tests {
                 ..Owner::default()
             },
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            ..Started::default()
+            ..StartRequest::default()
         };
         started.into()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::Refused;
+use policy::Refusal;
 use policy::object::require_v1;
 use serde_json::Value;
 
@@ -11,18 +11,18 @@ use super::kinds::Kind;
 
 /// What an object says that it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ObjectClass {
     /// One of a kind that is read. A policy may be of a version that is not: its reader closes it.
     Read(Kind),
     /// It makes pods of a template, which is at this pointer.
     Workload(&'static str),
     /// Something else.
-    Other(Other),
+    Other(IgnoredObject),
 }
 
-/// An object that is ignored.
+/// An object that this service does not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Other {
+pub(super) struct IgnoredObject {
     /// What it is called.
     pub(super) name: String,
     /// It is a network policy of another program's, as its kind says.
@@ -31,17 +31,21 @@ pub(super) struct Other {
 
 /// The kinds that are read, with the groups that they are of, or were. A policy that names no group
 /// is ours too: to pass it over would let through what it forbids.
-static KINDS: [(&str, &[&str], Said); 6] = [
-    ("Namespace", &[""], Said::Read(Kind::Namespaces)),
-    ("Node", &[""], Said::Read(Kind::Nodes)),
-    ("Pod", &[""], Said::Read(Kind::Pods)),
-    ("NetworkPolicy", &["networking.k8s.io", "extensions", ""], Said::Read(Kind::NetworkPolicies)),
+static KINDS: [(&str, &[&str], ObjectClass); 6] = [
+    ("Namespace", &[""], ObjectClass::Read(Kind::Namespaces)),
+    ("Node", &[""], ObjectClass::Read(Kind::Nodes)),
+    ("Pod", &[""], ObjectClass::Read(Kind::Pods)),
+    (
+        "NetworkPolicy",
+        &["networking.k8s.io", "extensions", ""],
+        ObjectClass::Read(Kind::NetworkPolicies),
+    ),
     (
         "ClusterNetworkPolicy",
         &["policy.networking.k8s.io", ""],
-        Said::Read(Kind::ClusterNetworkPolicies),
+        ObjectClass::Read(Kind::ClusterNetworkPolicies),
     ),
-    ("MultiNetworkPolicy", &["k8s.cni.cncf.io", ""], Said::Read(Kind::MultiNetworkPolicies)),
+    ("MultiNetworkPolicy", &["k8s.cni.cncf.io", ""], ObjectClass::Read(Kind::MultiNetworkPolicies)),
 ];
 
 /// The kinds that make pods, with the place of the pods' template.
@@ -59,12 +63,12 @@ const WORKLOADS: [(&str, &str); 7] = [
 ///
 /// # Errors
 /// It is a namespace, a pod or a node of a version that is not read, and is ignored.
-pub(super) fn said(object: &Value) -> Result<Said, Refused> {
+pub(super) fn said(object: &Value) -> Result<ObjectClass, Refusal> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let (kind, api) = (text("kind"), text("apiVersion"));
     let group = api.rsplit_once('/').map_or("", |(group, _)| group);
     if let Some((_, template)) = WORKLOADS.iter().find(|(name, _)| *name == kind) {
-        return Ok(Said::Workload(template));
+        return Ok(ObjectClass::Workload(template));
     }
     let known = KINDS.iter().find(|(name, groups, _)| *name == kind && groups.contains(&group));
     let Some((_, _, said)) = known else {
@@ -74,9 +78,9 @@ pub(super) fn said(object: &Value) -> Result<Said, Refused> {
             true => format!("{kind} of {api}"),
             false => kind.to_owned(),
         };
-        return Ok(Said::Other(Other { name, is_policy }));
+        return Ok(ObjectClass::Other(IgnoredObject { name, is_policy }));
     };
-    if let Said::Read(Kind::Namespaces | Kind::Nodes | Kind::Pods) = said {
+    if let ObjectClass::Read(Kind::Namespaces | Kind::Nodes | Kind::Pods) = said {
         require_v1(kind, object)?;
     }
     Ok(said.clone())
@@ -84,9 +88,9 @@ pub(super) fn said(object: &Value) -> Result<Said, Refused> {
 
 /// How many objects are ignored, by their names in messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct PassedOver(BTreeMap<String, usize>);
+pub(super) struct IgnoredObjects(BTreeMap<String, usize>);
 
-impl PassedOver {
+impl IgnoredObjects {
     pub(super) fn add(&mut self, name: impl Into<String>) {
         *self.0.entry(name.into()).or_default() += 1;
     }
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn objects_are_what_group_and_kind_say() {
         let said = |api: &str, kind: &str| super::said(&json!({"apiVersion": api, "kind": kind}));
-        let read = |kind| Ok(Said::Read(kind));
+        let read = |kind| Ok(ObjectClass::Read(kind));
         assert_eq!(said("v1", "Pod"), read(Kind::Pods));
         for api in ["networking.k8s.io/v1", "networking.k8s.io/v2", "extensions/v1beta1", "v1", ""]
         {
@@ -152,9 +156,10 @@ mod tests {
             let api = format!("k8s.cni.cncf.io/{version}");
             assert_eq!(said(&api, "MultiNetworkPolicy"), read(Kind::MultiNetworkPolicies));
         }
-        assert_eq!(said("apps/v1", "Deployment"), Ok(Said::Workload("/spec/template")));
-        let other =
-            |name: &str, is_policy| Ok(Said::Other(Other { name: name.to_owned(), is_policy }));
+        assert_eq!(said("apps/v1", "Deployment"), Ok(ObjectClass::Workload("/spec/template")));
+        let other = |name: &str, is_policy| {
+            Ok(ObjectClass::Other(IgnoredObject { name: name.to_owned(), is_policy }))
+        };
         assert_eq!(said("v1", "Service"), other("Service", false));
         for (api, kind) in [
             ("projectcalico.org/v3", "NetworkPolicy"),

@@ -14,7 +14,7 @@ use super::cluster::{Cluster, Source};
 use super::engine::Event;
 use super::kinds::Kind;
 use super::shared::Shared;
-use super::tell::Telling;
+use super::tell::ServerWrite;
 use crate::listen::Listener;
 use crate::services::line_server::{self, Answers};
 use crate::services::outlet::Outlet;
@@ -25,7 +25,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// What the thread says to the loop.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum ThreadEvent {
     /// A plugin asks.
     Asked(Box<Request>, Reply),
     /// A source says something. An object of a list takes a place until the loop has taken it.
@@ -34,9 +34,9 @@ pub(super) enum Heard {
     Written(Result<(), String>),
 }
 
-impl From<Event> for Heard {
+impl From<Event> for ThreadEvent {
     fn from(event: Event) -> Self {
-        Heard::Event(Box::new(event), None)
+        ThreadEvent::Event(Box::new(event), None)
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Order {
     /// A kind is to be listed again.
     Relist(Kind),
     /// Something is to be written.
-    Tell(Telling),
+    Tell(ServerWrite),
 }
 
 /// The loop's end of the thread.
@@ -76,7 +76,7 @@ impl Server {
     /// ready once every kind of objects was listed: until then new pods are closed.
     pub(super) fn start(
         listener: &Listener,
-        outlet: Outlet<Heard>,
+        outlet: Outlet<ThreadEvent>,
         source: Option<Source>,
         shared: Shared,
     ) -> Result<Self, Stop> {
@@ -110,7 +110,7 @@ impl Server {
 /// Takes requests.
 #[derive(Debug)]
 struct Desk {
-    outlet: Arc<Outlet<Heard>>,
+    outlet: Arc<Outlet<ThreadEvent>>,
     waiting: AtomicU64,
 }
 
@@ -127,7 +127,7 @@ impl Answers for Desk {
             return Refusal::for_now("too many requests wait").into();
         }
         let (reply, answer) = oneshot::channel();
-        self.outlet.tell(Heard::Asked(Box::new(request), Reply(reply)));
+        self.outlet.tell(ThreadEvent::Asked(Box::new(request), Reply(reply)));
         let answer = tokio::time::timeout(ANSWER_TIME, answer).await;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         match answer {

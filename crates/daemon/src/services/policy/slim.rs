@@ -17,109 +17,109 @@ use super::kinds::STATIC;
 
 /// Which parts of a value are kept.
 #[derive(Debug, Clone, Copy)]
-enum Want {
+enum Mask {
     All,
     /// Of an object these keys.
-    Keys(&'static [(&'static str, Want)]),
+    Keys(&'static [(&'static str, Mask)]),
     /// Of a list this of each entry.
-    Each(&'static Want),
+    Each(&'static Mask),
 }
 
-const NAME: (&str, Want) = ("name", Want::All);
-const NAMESPACE: (&str, Want) = ("namespace", Want::All);
-const UID: (&str, Want) = ("uid", Want::All);
-const VERSION: (&str, Want) = ("resourceVersion", Want::All);
-const LABELS: (&str, Want) = ("labels", Want::All);
-const GENERATION: (&str, Want) = ("generation", Want::All);
-const SECURITY: Want =
-    Want::Keys(&[("privileged", Want::All), ("capabilities", Want::Keys(&[("add", Want::All)]))]);
-const CONTAINER: Want = Want::Keys(&[
-    ("ports", Want::All),
-    ("restartPolicy", Want::All),
+const NAME: (&str, Mask) = ("name", Mask::All);
+const NAMESPACE: (&str, Mask) = ("namespace", Mask::All);
+const UID: (&str, Mask) = ("uid", Mask::All);
+const VERSION: (&str, Mask) = ("resourceVersion", Mask::All);
+const LABELS: (&str, Mask) = ("labels", Mask::All);
+const GENERATION: (&str, Mask) = ("generation", Mask::All);
+const SECURITY: Mask =
+    Mask::Keys(&[("privileged", Mask::All), ("capabilities", Mask::Keys(&[("add", Mask::All)]))]);
+const CONTAINER: Mask = Mask::Keys(&[
+    ("ports", Mask::All),
+    ("restartPolicy", Mask::All),
     ("securityContext", SECURITY),
 ]);
 /// One that is added to a running pod.
-const EPHEMERAL: Want = Want::Keys(&[("securityContext", SECURITY)]);
+const EPHEMERAL: Mask = Mask::Keys(&[("securityContext", SECURITY)]);
 
-const POD: Want = Want::Keys(&[
+const POD: Mask = Mask::Keys(&[
     (
         "metadata",
-        Want::Keys(&[
+        Mask::Keys(&[
             NAME,
             NAMESPACE,
             UID,
             VERSION,
             LABELS,
-            ("deletionTimestamp", Want::All),
+            ("deletionTimestamp", Mask::All),
             (
                 "annotations",
-                Want::Keys(&[
-                    (STATIC, Want::All),
-                    (ANNOTATIONS[0], Want::All),
-                    (ANNOTATIONS[1], Want::All),
-                    (ANNOTATIONS[2], Want::All),
-                    (ANNOTATIONS[3], Want::All),
-                    (ANNOTATIONS[4], Want::All),
+                Mask::Keys(&[
+                    (STATIC, Mask::All),
+                    (ANNOTATIONS[0], Mask::All),
+                    (ANNOTATIONS[1], Mask::All),
+                    (ANNOTATIONS[2], Mask::All),
+                    (ANNOTATIONS[3], Mask::All),
+                    (ANNOTATIONS[4], Mask::All),
                 ]),
             ),
         ]),
     ),
     (
         "spec",
-        Want::Keys(&[
-            ("nodeName", Want::All),
-            ("hostNetwork", Want::All),
-            ("containers", Want::Each(&CONTAINER)),
-            ("initContainers", Want::Each(&CONTAINER)),
-            ("ephemeralContainers", Want::Each(&EPHEMERAL)),
+        Mask::Keys(&[
+            ("nodeName", Mask::All),
+            ("hostNetwork", Mask::All),
+            ("containers", Mask::Each(&CONTAINER)),
+            ("initContainers", Mask::Each(&CONTAINER)),
+            ("ephemeralContainers", Mask::Each(&EPHEMERAL)),
         ]),
     ),
-    ("status", Want::Keys(&[("phase", Want::All), ("podIP", Want::All), ("podIPs", Want::All)])),
+    ("status", Mask::Keys(&[("phase", Mask::All), ("podIP", Mask::All), ("podIPs", Mask::All)])),
 ]);
 
-const NODE: Want = Want::Keys(&[
-    ("metadata", Want::Keys(&[NAME, VERSION, LABELS])),
-    ("status", Want::Keys(&[("addresses", Want::All)])),
+const NODE: Mask = Mask::Keys(&[
+    ("metadata", Mask::Keys(&[NAME, VERSION, LABELS])),
+    ("status", Mask::Keys(&[("addresses", Mask::All)])),
 ]);
 
-const NAMESPACE_OBJECT: Want = Want::Keys(&[(
+const NAMESPACE_OBJECT: Mask = Mask::Keys(&[(
     "metadata",
-    Want::Keys(&[NAME, UID, VERSION, LABELS, ("annotations", Want::All)]),
+    Mask::Keys(&[NAME, UID, VERSION, LABELS, ("annotations", Mask::All)]),
 )]);
 
-const POLICY: Want = Want::Keys(&[
-    ("metadata", Want::Keys(&[NAME, NAMESPACE, UID, VERSION, GENERATION])),
-    ("spec", Want::All),
-    ("status", Want::Keys(&[("conditions", Want::All)])),
+const POLICY: Mask = Mask::Keys(&[
+    ("metadata", Mask::Keys(&[NAME, NAMESPACE, UID, VERSION, GENERATION])),
+    ("spec", Mask::All),
+    ("status", Mask::Keys(&[("conditions", Mask::All)])),
 ]);
 
-const MULTI_POLICY: Want = Want::Keys(&[
+const MULTI_POLICY: Mask = Mask::Keys(&[
     (
         "metadata",
-        Want::Keys(&[
+        Mask::Keys(&[
             NAME,
             NAMESPACE,
             UID,
             VERSION,
             GENERATION,
-            ("annotations", Want::Keys(&[(POLICY_FOR, Want::All)])),
+            ("annotations", Mask::Keys(&[(POLICY_FOR, Mask::All)])),
         ]),
     ),
-    ("spec", Want::All),
+    ("spec", Mask::All),
 ]);
 
-impl<'de> DeserializeSeed<'de> for Want {
+impl<'de> DeserializeSeed<'de> for Mask {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
         match self {
-            Want::All => Value::deserialize(from),
+            Mask::All => Value::deserialize(from),
             _ => from.deserialize_any(self),
         }
     }
 }
 
-impl<'de> Visitor<'de> for Want {
+impl<'de> Visitor<'de> for Mask {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,12 +127,12 @@ impl<'de> Visitor<'de> for Want {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let Want::Keys(keys) = self else {
+        let Mask::Keys(keys) = self else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(Value::Null);
         };
         let mut kept = Map::new();
-        while let Some(key) = map.next_key_seed(Among(keys))? {
+        while let Some(key) = map.next_key_seed(MaskKeys(keys))? {
             match key {
                 Some((name, want)) => {
                     kept.insert((*name).to_owned(), map.next_value_seed(*want)?);
@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for Want {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let Want::Each(want) = self else {
+        let Mask::Each(want) = self else {
             while list.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(Value::Null);
         };
@@ -189,18 +189,18 @@ impl<'de> Visitor<'de> for Want {
 }
 
 /// Finds a key among those that are kept, without a copy of it.
-struct Among(&'static [(&'static str, Want)]);
+struct MaskKeys(&'static [(&'static str, Mask)]);
 
-impl<'de> DeserializeSeed<'de> for Among {
-    type Value = Option<&'static (&'static str, Want)>;
+impl<'de> DeserializeSeed<'de> for MaskKeys {
+    type Value = Option<&'static (&'static str, Mask)>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_identifier(self)
     }
 }
 
-impl Visitor<'_> for Among {
-    type Value = Option<&'static (&'static str, Want)>;
+impl Visitor<'_> for MaskKeys {
+    type Value = Option<&'static (&'static str, Mask)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
@@ -223,7 +223,7 @@ fn meta(object: &Value) -> ObjectMeta {
 }
 
 /// An object of a kind: what is kept of it.
-pub(super) trait Slim {
+pub(super) trait SlimObject {
     fn object(&self) -> &Value;
 }
 
@@ -236,7 +236,7 @@ macro_rules! slim {
             object: Value,
         }
 
-        impl Slim for $name {
+        impl SlimObject for $name {
             fn object(&self) -> &Value {
                 &self.object
             }

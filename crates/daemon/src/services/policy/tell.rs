@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use policy::object::Uid;
 use policy::policy::Tier;
-use policy::{Pod, Policy, PolicyId, Refused, World};
+use policy::{Pod, Policy, PolicyId, Refusal, World};
 use serde_json::{Value, json};
 
 use super::kinds::{Key, Meta};
@@ -57,7 +57,7 @@ const LONGEST_EVENT: usize = 1000;
 
 /// Something to write.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Telling {
+pub(super) enum ServerWrite {
     /// The status of a ClusterNetworkPolicy.
     Status(StatusWrite),
     /// An Event.
@@ -119,9 +119,9 @@ impl Condition {
 }
 
 /// A sentence for each place in a tier that several policies have.
-struct Shared(BTreeMap<(Tier, u16), String>);
+struct SharedPlaces(BTreeMap<(Tier, u16), String>);
 
-impl Shared {
+impl SharedPlaces {
     fn of<'p>(policies: impl Iterator<Item = &'p Policy>) -> Self {
         let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();
         for policy in policies {
@@ -141,7 +141,7 @@ impl Shared {
             );
             (place, text)
         };
-        Shared(shared.map(sentence).collect())
+        SharedPlaces(shared.map(sentence).collect())
     }
 
     fn about(&self, policy: &Policy) -> Option<&str> {
@@ -159,7 +159,7 @@ pub(super) struct EventWrite {
 
 /// An object that does not hold as it is written.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Faulty {
+pub(super) struct FaultyObject {
     pub(super) kind: &'static str,
     pub(super) api: &'static str,
     pub(super) namespace: String,
@@ -180,7 +180,7 @@ pub(super) const CLOSED: &str = "ClosedByPolicies";
 /// A pod is closed since too little is known of it.
 pub(super) const UNKNOWN: &str = "PoliciesUnknown";
 
-impl Faulty {
+impl FaultyObject {
     fn event(&self) -> EventWrite {
         // An Event about an object without a namespace is in `default`.
         let namespace = if self.namespace.is_empty() { "default" } else { &self.namespace };
@@ -203,12 +203,12 @@ impl Faulty {
 
 /// What is to be written, and when.
 #[derive(Debug)]
-pub(super) struct Tell {
+pub(super) struct WriteQueue {
     node: String,
     /// What the server has of each ClusterNetworkPolicy.
     metas: BTreeMap<PolicyId, Meta>,
     /// Objects that do not hold as they are written, by their names in messages, and by the reason.
-    faulty: BTreeMap<(String, &'static str), Faulty>,
+    faulty: BTreeMap<(String, &'static str), FaultyObject>,
     /// Conditions that are not there yet, and when they are written.
     waiting: BTreeMap<PolicyId, (Condition, Instant)>,
     /// Events that this node sent, or that other nodes send.
@@ -219,9 +219,9 @@ pub(super) struct Tell {
     unsent: bool,
 }
 
-impl Tell {
+impl WriteQueue {
     pub(super) fn new(node: &str) -> Self {
-        Tell {
+        WriteQueue {
             node: node.to_owned(),
             metas: BTreeMap::new(),
             faulty: BTreeMap::new(),
@@ -241,7 +241,7 @@ impl Tell {
             }
             PolicyId::Network { namespace, name } => {
                 let of = policy.id.to_string();
-                self.note(of, &policy.faults, |message| Faulty {
+                self.note(of, &policy.faults, |message| FaultyObject {
                     kind: "NetworkPolicy",
                     api: "networking.k8s.io/v1",
                     namespace: namespace.clone(),
@@ -253,7 +253,7 @@ impl Tell {
             }
             PolicyId::MultiNetwork { namespace, name } => {
                 let of = policy.id.to_string();
-                self.note(of, &policy.faults, |message| Faulty {
+                self.note(of, &policy.faults, |message| FaultyObject {
                     kind: "MultiNetworkPolicy",
                     api: "k8s.cni.cncf.io/v1beta1",
                     namespace: namespace.clone(),
@@ -270,7 +270,7 @@ impl Tell {
     /// Takes note of a namespace.
     pub(super) fn namespace(&mut self, namespace: &policy::Namespace, meta: Meta) {
         let of = format!("Namespace {}", namespace.name);
-        self.note(of, &namespace.faults, |message| Faulty {
+        self.note(of, &namespace.faults, |message| FaultyObject {
             kind: "Namespace",
             api: "v1",
             namespace: String::new(),
@@ -302,7 +302,7 @@ impl Tell {
     ) {
         let of = (Key::Pod(uid.clone()).to_string(), reason);
         let uid = uid.to_string();
-        let faulty = Faulty { kind: POD, api: "v1", namespace, name, uid, reason, message };
+        let faulty = FaultyObject { kind: POD, api: "v1", namespace, name, uid, reason, message };
         if self.faulty.get(&of) != Some(&faulty) {
             self.faulty.insert(of, faulty);
             self.unsent = true;
@@ -314,7 +314,12 @@ impl Tell {
         self.faulty.remove(&(Key::Pod(uid.clone()).to_string(), reason));
     }
 
-    fn note(&mut self, of: String, faults: &[Refused], faulty: impl FnOnce(String) -> Faulty) {
+    fn note(
+        &mut self,
+        of: String,
+        faults: &[Refusal],
+        faulty: impl FnOnce(String) -> FaultyObject,
+    ) {
         let of = (of, NOT_AS_WRITTEN);
         if faults.is_empty() {
             self.faulty.remove(&of);
@@ -340,7 +345,7 @@ impl Tell {
         if !std::mem::take(&mut self.changed) {
             return;
         }
-        let shared = Shared::of(self.metas.keys().filter_map(|id| world.policy(id)));
+        let shared = SharedPlaces::of(self.metas.keys().filter_map(|id| world.policy(id)));
         let nodes = u32::try_from(world.nodes().count()).unwrap_or(u32::MAX);
         let mut waiting = BTreeMap::new();
         for (id, meta) in &self.metas {
@@ -365,7 +370,7 @@ impl Tell {
     }
 
     /// Returns what is to be written now.
-    pub(super) fn take_due(&mut self, world: &World, now: Instant) -> Vec<Telling> {
+    pub(super) fn take_due(&mut self, world: &World, now: Instant) -> Vec<ServerWrite> {
         let mut due = Vec::new();
         for (id, (condition, at)) in &mut self.waiting {
             let (PolicyId::Cluster { name }, Some(meta)) = (id, self.metas.get(id)) else {
@@ -378,7 +383,7 @@ impl Tell {
             let before = ours(meta).filter(|there| there["status"] == condition.status());
             let since = before.and_then(|there| there["lastTransitionTime"].as_str());
             let is_other = |one: &&Value| one["type"] != CONDITION;
-            due.push(Telling::Status(StatusWrite {
+            due.push(ServerWrite::Status(StatusWrite {
                 name: name.clone(),
                 version: meta.version.clone(),
                 condition: condition.clone(),
@@ -398,7 +403,7 @@ impl Tell {
             }
             self.sent.insert(event.name.clone(), now);
             if self.sends(faulty, &event.name, world) {
-                due.push(Telling::Event(event));
+                due.push(ServerWrite::Event(event));
             }
         }
         due
@@ -406,12 +411,13 @@ impl Tell {
 
     /// Returns the Events about pods that are to be written now, before the objects are known: by
     /// them it is decided who writes about everything else.
-    pub(super) fn take_pods(&mut self, now: Instant) -> Vec<Telling> {
-        let of_pods = self.faulty.values().filter(|faulty| faulty.kind == POD).map(Faulty::event);
+    pub(super) fn take_pods(&mut self, now: Instant) -> Vec<ServerWrite> {
+        let of_pods =
+            self.faulty.values().filter(|faulty| faulty.kind == POD).map(FaultyObject::event);
         let unsent: Vec<EventWrite> =
             of_pods.filter(|event| !self.sent.contains_key(&event.name)).collect();
         self.sent.extend(unsent.iter().map(|event| (event.name.clone(), now)));
-        unsent.into_iter().map(Telling::Event).collect()
+        unsent.into_iter().map(ServerWrite::Event).collect()
     }
 
     /// Returns after which time it is this node's turn to write something, if no other node has.
@@ -430,7 +436,7 @@ impl Tell {
     }
 
     /// Reports whether this node sends an Event. Only a pod's own node sends one about it.
-    fn sends(&self, faulty: &Faulty, event: &str, world: &World) -> bool {
+    fn sends(&self, faulty: &FaultyObject, event: &str, world: &World) -> bool {
         if faulty.kind == POD {
             return true;
         }
@@ -465,10 +471,10 @@ fn number(text: &str) -> u64 {
 }
 
 /// Writes what is wrong with an object, without repeating its name.
-fn sentences(faults: &[Refused]) -> String {
+fn sentences(faults: &[Refusal]) -> String {
     let mut text = String::new();
     for fault in faults {
-        let Refused { path, cause, effect, .. } = fault;
+        let Refusal { path, cause, effect, .. } = fault;
         let separator = if text.is_empty() { "" } else { "; " };
         let _ = write!(text, "{separator}{path}: {cause}; {effect}");
     }

@@ -4,11 +4,11 @@ use policy::{Change, World};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::services::policy::kinds::{Kind, Object, What};
+use crate::services::policy::kinds::{Kind, Object, ObjectContent};
 
 fn read(kind: Kind, object: &Value) -> (Change, Policy, Meta) {
     let Object { what, meta } = Object::of(kind, object).unwrap();
-    let What::Policy(policy) = what else { panic!("a policy") };
+    let ObjectContent::Policy(policy) = what else { panic!("a policy") };
     (Change::from((*policy).clone()), *policy, meta)
 }
 
@@ -29,9 +29,9 @@ fn world(nodes: usize, objects: impl IntoIterator<Item = Change>) -> World {
 }
 
 /// What one node has written by some time about these objects.
-fn written(node: &str, nodes: usize, all: &[(Kind, Value)], time: Duration) -> Vec<Telling> {
+fn written(node: &str, nodes: usize, all: &[(Kind, Value)], time: Duration) -> Vec<ServerWrite> {
     let start = Instant::now();
-    let mut tell = Tell::new(node);
+    let mut tell = WriteQueue::new(node);
     let read: Vec<_> = all.iter().map(|(kind, object)| read(*kind, object)).collect();
     let world = world(nodes, read.iter().map(|(change, ..)| change.clone()));
     for (_, policy, meta) in read {
@@ -55,7 +55,7 @@ fn a_condition_says_what_holds() {
     let told = written("n0", 1, &all, LONG);
     let of = |wanted: &str| {
         let found = told.iter().find_map(|telling| match telling {
-            Telling::Status(write) if write.name == wanted => Some(write),
+            ServerWrite::Status(write) if write.name == wanted => Some(write),
             _ => None,
         });
         found.unwrap_or_else(|| panic!("nothing about {wanted}"))
@@ -87,7 +87,7 @@ fn what_is_there_is_not_written_again() {
     old["observedGeneration"] = json!(2);
     let there = cluster("a", 1, &[old]);
     let told = written("n0", 1, &[(Kind::ClusterNetworkPolicies, there)], LONG);
-    let [Telling::Status(write)] = &told[..] else { panic!("{told:?}") };
+    let [ServerWrite::Status(write)] = &told[..] else { panic!("{told:?}") };
     assert_eq!(write.since.as_deref(), Some("2026-01-01T00:00:00Z"));
 }
 
@@ -97,7 +97,7 @@ fn nodes_take_turns() {
     let (_, policy, meta) = read(Kind::ClusterNetworkPolicies, &cluster("a", 1, &[]));
     let mut turns: Vec<Duration> = (0..NODES)
         .map(|number| {
-            let tell = Tell::new(&format!("n{number}"));
+            let tell = WriteQueue::new(&format!("n{number}"));
             tell.turn(&format!("{}\0{}", policy.id, meta.generation), 500)
         })
         .collect();
@@ -118,12 +118,12 @@ fn few_nodes_send_an_event() {
         "spec": {"ingress": [{"ports": [{"port": 0}]}]},
     });
     let all = [(Kind::NetworkPolicies, faulty)];
-    let told: Vec<Vec<Telling>> =
+    let told: Vec<Vec<ServerWrite>> =
         (0..100).map(|n| written(&format!("n{n}"), 100, &all, Duration::ZERO)).collect();
-    let told: Vec<&Telling> = told.iter().flatten().collect();
+    let told: Vec<&ServerWrite> = told.iter().flatten().collect();
     assert_eq!(told.len(), SENDERS);
     assert!(told.iter().all(|one| *one == told[0]), "all say the same under one name");
-    let Telling::Event(event) = told[0] else { panic!("{told:?}") };
+    let ServerWrite::Event(event) = told[0] else { panic!("{told:?}") };
     assert_eq!(event.body["involvedObject"]["name"], "db");
     assert_eq!(
         event.body["message"],
@@ -132,9 +132,9 @@ fn few_nodes_send_an_event() {
     // No node sends it twice, and every node sends it again after the server has forgotten it.
     let (_, policy, meta) = read(Kind::NetworkPolicies, &all[0].1);
     let world = world(1, [Change::from(policy.clone())]);
-    let (mut tell, now) = (Tell::new("n0"), Instant::now());
+    let (mut tell, now) = (WriteQueue::new("n0"), Instant::now());
     tell.policy(&policy, meta);
-    let count = |tell: &mut Tell, now| tell.take_due(&world, now).len();
+    let count = |tell: &mut WriteQueue, now| tell.take_due(&world, now).len();
     assert_eq!((count(&mut tell, now), count(&mut tell, now)), (1, 0));
     assert_eq!(count(&mut tell, now + EVENTS_LAST), 1);
 }

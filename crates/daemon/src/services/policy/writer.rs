@@ -9,10 +9,10 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::cluster::Followed;
-use super::server::Heard;
+use super::cluster::FollowedKind;
+use super::server::ThreadEvent;
 use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies};
-use super::tell::{COMPONENT, EventWrite, StatusWrite, Telling};
+use super::tell::{COMPONENT, EventWrite, ServerWrite, StatusWrite};
 use crate::clock;
 use crate::services::kubernetes::{ApiError, within};
 use crate::services::outlet::Outlet;
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 4;
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
-    outlet: Arc<Outlet<Heard>>,
+    outlet: Arc<Outlet<ThreadEvent>>,
     places: Arc<Semaphore>,
     /// ClusterNetworkPolicies are served in the older version alone.
     is_older: Arc<AtomicBool>,
@@ -33,26 +33,26 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         client: Client,
-        outlet: Arc<Outlet<Heard>>,
+        outlet: Arc<Outlet<ThreadEvent>>,
         is_older: Arc<AtomicBool>,
     ) -> Self {
         Writer { client, outlet, places: Arc::new(Semaphore::new(AT_ONCE)), is_older }
     }
 
     /// Writes something when it is its turn, and says how that went.
-    pub(super) fn write(&self, telling: Telling) {
+    pub(super) fn write(&self, telling: ServerWrite) {
         let writer = self.clone();
         tokio::spawn(async move {
             let Ok(_place) = writer.places.acquire().await else { return };
             let written = match &telling {
-                Telling::Status(status) => writer.status(status).await,
-                Telling::Event(event) => writer.event(event).await,
+                ServerWrite::Status(status) => writer.status(status).await,
+                ServerWrite::Event(event) => writer.event(event).await,
             };
             match written {
                 // Another node was quicker, or the object is another one by now: the watch reports
                 // what is there, and the engine looks again.
-                Ok(()) | Err(ApiError::Gone(_)) => writer.outlet.tell(Heard::Written(Ok(()))),
-                Err(error) => writer.outlet.tell(Heard::Written(Err(error.to_string()))),
+                Ok(()) | Err(ApiError::Gone(_)) => writer.outlet.tell(ThreadEvent::Written(Ok(()))),
+                Err(error) => writer.outlet.tell(ThreadEvent::Written(Err(error.to_string()))),
             }
         });
     }
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    async fn patch<K: Followed>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
+    async fn patch<K: FollowedKind>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
         let params =
             PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
         let all: Api<K> = Api::all(self.client.clone());

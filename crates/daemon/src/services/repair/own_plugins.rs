@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use agent::installed::{self, DPKG, Disturbed, Installed};
+use agent::installed::{self, DPKG, Disturbance, InstallRecord};
 use state::Roots;
 
 use crate::services::folders::Folders;
@@ -40,7 +40,7 @@ pub(super) struct OwnPlugins {
     /// the container does not have.
     seen: BTreeSet<PathBuf>,
     /// What has been logged.
-    told: Vec<Disturbed>,
+    told: Vec<Disturbance>,
     /// When putting back failed.
     failed: Option<Instant>,
 }
@@ -104,14 +104,15 @@ impl OwnPlugins {
     }
 
     /// Returns what is not as it was installed, and logs what is new of it.
-    fn disturbed(&mut self) -> Vec<Disturbed> {
+    fn disturbed(&mut self) -> Vec<Disturbance> {
         let mut recorded = installed::all(&self.roots).found;
         // Before the look, so that no change in between is missed.
         self.watched.add(recorded.iter().map(|one| one.dir.clone()));
         let there = recorded.iter().map(|one| &one.dir).filter(|dir| dir.is_dir());
         self.seen.extend(there.cloned());
         recorded.retain(|one| self.seen.contains(&one.dir) || self.keep.contains_key(&one.dir));
-        let found: Vec<Disturbed> = recorded.iter().filter_map(Installed::disturbed).collect();
+        let found: Vec<Disturbance> =
+            recorded.iter().filter_map(InstallRecord::disturbed).collect();
         for one in &found {
             if !self.told.iter().any(|told| told.is_as(one)) {
                 let one = one.clone().with_packages(Path::new(DPKG));
@@ -123,7 +124,7 @@ impl OwnPlugins {
     }
 }
 
-fn named(disturbed: &Disturbed) -> Vec<&String> {
+fn named(disturbed: &Disturbance) -> Vec<&String> {
     disturbed.gone.iter().chain(&disturbed.replaced).collect()
 }
 
@@ -183,7 +184,7 @@ mod tests {
             symlink("netwright", machine.bin().join("bridge")).unwrap();
             let links = vec!["bridge".to_owned()];
             let executables = Vec::new();
-            let installed = Installed { dir: machine.bin(), executables, linked: false, links };
+            let installed = InstallRecord { dir: machine.bin(), executables, linked: false, links };
             installed.write(&machine.roots).unwrap();
             let script = machine.dir.path().join("netwright");
             let bin = machine.bin();

@@ -18,9 +18,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attachments by their runtimes' files.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(HashMap<PathBuf, Known>);
+pub(super) struct AttachmentCache(HashMap<PathBuf, Known>);
 
-impl Remembered {
+impl AttachmentCache {
     /// Remembers an attachment whose file could be read.
     pub(super) fn note(&mut self, known: Known) {
         if let Some(file) = known.file() {

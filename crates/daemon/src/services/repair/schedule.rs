@@ -35,7 +35,7 @@ struct Quarrel {
 
 /// Whether something could not be restored, and whether that is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Remainder {
     Nothing,
     /// It was not so at the last look: look again soon.
     New,
@@ -91,22 +91,22 @@ impl Backoff {
 
     /// Says what to do about what could not be restored: a DEL, or an incomplete change by another
     /// program, looks like that for a moment.
-    pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Left {
+    pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Remainder {
         if left.is_empty() && !self.0.contains_key(key) {
-            return Left::Nothing;
+            return Remainder::Nothing;
         }
         let quarrel = self.0.entry(key.clone()).or_default();
         let before = std::mem::replace(&mut quarrel.left, left.to_owned());
         if left.is_empty() {
             quarrel.told.clear();
-            Left::Nothing
+            Remainder::Nothing
         } else if quarrel.told == left {
-            Left::Told
+            Remainder::Told
         } else if before == left {
             left.clone_into(&mut quarrel.told);
-            Left::Lasting
+            Remainder::Lasting
         } else {
-            Left::New
+            Remainder::New
         }
     }
 
@@ -293,14 +293,14 @@ mod tests {
     #[test]
     fn what_cannot_be_put_back_is_told_once() {
         let mut quarrels = Backoff::default();
-        assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
-        assert_eq!(quarrels.left(&key(), "a"), Left::New);
+        assert_eq!(quarrels.left(&key(), ""), Remainder::Nothing);
+        assert_eq!(quarrels.left(&key(), "a"), Remainder::New);
         assert!(quarrels.is_lasting(&key(), "a") && !quarrels.is_lasting(&key(), "b"));
-        assert_eq!(quarrels.left(&key(), "a"), Left::Lasting);
-        assert_eq!(quarrels.left(&key(), "a"), Left::Told);
-        assert_eq!(quarrels.left(&key(), "b"), Left::New);
-        assert_eq!(quarrels.left(&key(), ""), Left::Nothing);
-        assert_eq!(quarrels.left(&key(), "b"), Left::New);
-        assert_eq!(quarrels.left(&key(), "b"), Left::Lasting);
+        assert_eq!(quarrels.left(&key(), "a"), Remainder::Lasting);
+        assert_eq!(quarrels.left(&key(), "a"), Remainder::Told);
+        assert_eq!(quarrels.left(&key(), "b"), Remainder::New);
+        assert_eq!(quarrels.left(&key(), ""), Remainder::Nothing);
+        assert_eq!(quarrels.left(&key(), "b"), Remainder::New);
+        assert_eq!(quarrels.left(&key(), "b"), Remainder::Lasting);
     }
 }

@@ -15,7 +15,7 @@ use routing::object::{
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;
-use super::host::{Announced, FORWARDING_OF_LINKS, Links, is_learnt};
+use super::host::{AdvertisedObject, FORWARDING_OF_LINKS, Links, is_learnt};
 
 /// What the changes of a run are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,15 +252,15 @@ fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Re
 /// route that an address has by now. Returns what was removed, or why not.
 pub(super) fn remove_announced(
     netlink: &mut RouteSocket,
-    announced: Vec<Announced>,
-) -> (Vec<Announced>, Result<(), String>) {
+    announced: Vec<AdvertisedObject>,
+) -> (Vec<AdvertisedObject>, Result<(), String>) {
     let (mut removed, mut done) = (Vec::new(), Ok(()));
     for one in announced {
         let message = match &one {
-            Announced::Address(ifindex, address) => {
+            AdvertisedObject::Address(ifindex, address) => {
                 Message::DelAddress { ifindex: *ifindex, address: *address }
             }
-            Announced::Route(route) => {
+            AdvertisedObject::Route(route) => {
                 // An administrator may have added the address since the routes were read.
                 match netlink.addresses(route.oif) {
                     Ok(addresses) if is_learnt(route, &addresses) => {}
@@ -319,35 +319,35 @@ fn message(change: &Change, links: &Links) -> Result<Message, String> {
     Ok(match change {
         Change::Create(key, value) | Change::Replace(key, value) => {
             match of_object(key, value, &index)? {
-                Made::Address(ifindex, address) => {
+                KernelObject::Address(ifindex, address) => {
                     // The address is this node's alone: no other host answers for it.
                     let options = AddressOptions { nodad: true, ..AddressOptions::default() };
                     Message::AddAddress { ifindex, address, options }
                 }
                 // What is on a tunnel is ours.
-                Made::Fdb(entry) => Message::SetVxlanFdb(entry),
-                Made::Neighbour(neighbour) => Message::SetNeighbour(neighbour),
-                Made::Nexthop(nexthop) if is_new => Message::AddNexthop(nexthop),
-                Made::Nexthop(nexthop) => Message::ReplaceNexthop(nexthop),
-                Made::Route(route) if is_new => Message::AddRoute(route),
-                Made::Route(route) => Message::ReplaceRoute(route),
+                KernelObject::Fdb(entry) => Message::SetVxlanFdb(entry),
+                KernelObject::Neighbour(neighbour) => Message::SetNeighbour(neighbour),
+                KernelObject::Nexthop(nexthop) if is_new => Message::AddNexthop(nexthop),
+                KernelObject::Nexthop(nexthop) => Message::ReplaceNexthop(nexthop),
+                KernelObject::Route(route) if is_new => Message::AddRoute(route),
+                KernelObject::Route(route) => Message::ReplaceRoute(route),
             }
         }
         // Its link may be gone, or it may have none.
         Change::Remove(Key::Nexthop { id }, _) => Message::DelNexthop { id: *id },
         Change::Remove(key, value) => match of_object(key, value, &index)? {
-            Made::Address(ifindex, address) => Message::DelAddress { ifindex, address },
-            Made::Fdb(entry) => Message::DelVxlanFdb(entry),
-            Made::Neighbour(neighbour) => Message::DelNeighbour(neighbour),
-            Made::Nexthop(nexthop) => Message::DelNexthop { id: nexthop.id },
-            Made::Route(route) => Message::DelRoute(route),
+            KernelObject::Address(ifindex, address) => Message::DelAddress { ifindex, address },
+            KernelObject::Fdb(entry) => Message::DelVxlanFdb(entry),
+            KernelObject::Neighbour(neighbour) => Message::DelNeighbour(neighbour),
+            KernelObject::Nexthop(nexthop) => Message::DelNexthop { id: nexthop.id },
+            KernelObject::Route(route) => Message::DelRoute(route),
         },
         Change::RemoveForeign(prefix, route) => Message::DelRoute(foreign(*prefix, route, &index)?),
     })
 }
 
 /// An object in the kernel's words.
-enum Made {
+enum KernelObject {
     Address(u32, IpNet),
     Fdb(VxlanFdb),
     Neighbour(Neighbour),
@@ -359,34 +359,41 @@ fn of_object(
     key: &Key,
     value: &Value,
     index: &dyn Fn(&str) -> Result<u32, String>,
-) -> Result<Made, String> {
+) -> Result<KernelObject, String> {
     Ok(match (key, value) {
-        (Key::Address { link, address }, _) => Made::Address(index(link)?, IpNet::from(*address)),
+        (Key::Address { link, address }, _) => {
+            KernelObject::Address(index(link)?, IpNet::from(*address))
+        }
         (Key::Fdb { link, mac }, Value::Fdb { to }) => {
-            Made::Fdb(VxlanFdb::new(index(link)?, MacAddr(mac.0), *to))
+            KernelObject::Fdb(VxlanFdb::new(index(link)?, MacAddr(mac.0), *to))
         }
         (Key::Neighbour { link, address }, Value::Neighbour { mac }) => {
             let neighbour = Neighbour::permanent(index(link)?, *address, MacAddr(mac.0));
-            Made::Neighbour(Neighbour { protocol: Some(RouteProtocol(PROTOCOL)), ..neighbour })
+            KernelObject::Neighbour(Neighbour {
+                protocol: Some(RouteProtocol(PROTOCOL)),
+                ..neighbour
+            })
         }
         (Key::Nexthop { id }, Value::Nexthop(nexthop)) => {
             let (address, onlink) = (nexthop.gateway, nexthop.onlink);
             let way = NexthopWay::Gateway { address, oif: index(&nexthop.link)?, onlink };
-            Made::Nexthop(NexthopObject { id: *id, protocol: RouteProtocol(PROTOCOL), way })
+            KernelObject::Nexthop(NexthopObject { id: *id, protocol: RouteProtocol(PROTOCOL), way })
         }
-        (Key::Route { prefix }, Value::Route { nexthop, mtu }) => Made::Route(Route {
+        (Key::Route { prefix }, Value::Route { nexthop, mtu }) => KernelObject::Route(Route {
             protocol: Some(RouteProtocol(PROTOCOL)),
             priority: Some(METRIC),
             nexthop: *nexthop,
             mtu: *mtu,
             ..Route::new(*prefix)
         }),
-        (Key::Unreachable { prefix }, Value::Unreachable { protocol }) => Made::Route(Route {
-            protocol: Some(RouteProtocol(*protocol)),
-            priority: Some(METRIC_WORST),
-            kind: RouteKind::Unreachable,
-            ..Route::new(*prefix)
-        }),
+        (Key::Unreachable { prefix }, Value::Unreachable { protocol }) => {
+            KernelObject::Route(Route {
+                protocol: Some(RouteProtocol(*protocol)),
+                priority: Some(METRIC_WORST),
+                kind: RouteKind::Unreachable,
+                ..Route::new(*prefix)
+            })
+        }
         // Elements are the packet filter's.
         _ => return Err(format!("{key}{value} is not an object of rtnetlink")),
     })

@@ -18,7 +18,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::watcher;
 use routing::Settings;
-use routing::cluster::Seen;
+use routing::cluster::NodeRecord;
 use routing::condition::Condition;
 use routing::kubernetes::{NodeFields, is_ours, prefixes, read};
 use serde_json::json;
@@ -49,10 +49,10 @@ const WAITING: usize = 256;
 
 /// What the thread has heard.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum NodesEvent {
     /// These are all Nodes.
-    Listed(Vec<Told>),
-    Changed(Box<Told>),
+    Listed(Vec<NodeReport>),
+    Changed(Box<NodeReport>),
     Deleted(String),
     /// The server does not answer: the reason.
     Silent(String),
@@ -64,41 +64,41 @@ pub(super) enum Heard {
 
 /// What a Node says.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct NodeReport {
     /// Its prefixes, even if it has not published yet how it is reached.
     pub(super) prefixes: Vec<IpNet>,
     /// The Node as a peer.
-    pub(super) seen: Seen,
+    pub(super) seen: NodeRecord,
     /// Its fields, if it is this node's.
     pub(super) own: Option<Box<NodeFields>>,
 }
 
 /// A Node, as it was read.
-struct Read {
-    told: Told,
+struct ObservedNode {
+    told: NodeReport,
     /// Of all its fields. It only shows whether a Node has changed: its text would take as much
     /// memory as all that is programmed.
     hash: u64,
-    said: Option<Said>,
+    said: Option<OwnNodeState>,
 }
 
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub(super) struct ClusterNodes {
-    inlet: Inlet<Heard>,
-    wish: watch::Sender<Wish>,
+    inlet: Inlet<NodesEvent>,
+    desired: watch::Sender<DesiredNode>,
 }
 
 /// What this node's Node is to say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Wish {
+struct DesiredNode {
     annotations: BTreeMap<String, String>,
     condition: Option<Condition>,
 }
 
 /// What this node's Node says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Said {
+struct OwnNodeState {
     uid: String,
     /// The annotations that are read here.
     annotations: BTreeMap<String, String>,
@@ -115,15 +115,15 @@ impl ClusterNodes {
     ) -> Result<Self, Stop> {
         let failed = super::super::setup::failed;
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
-        let (wish, wishes) = watch::channel(Wish::default());
+        let (desired, updates) = watch::channel(DesiredNode::default());
         let thread =
             Thread { kubeconfig, node: node.to_owned(), settings: settings.clone(), outlet };
         let runtime = runtime(1)?;
         std::thread::Builder::new()
             .name("nodes".to_owned())
-            .spawn(move || runtime.block_on(thread.run(wishes)))
+            .spawn(move || runtime.block_on(thread.run(updates)))
             .map_err(failed)?;
-        Ok(ClusterNodes { inlet, wish })
+        Ok(ClusterNodes { inlet, desired })
     }
 
     /// Returns what is readable when something was heard.
@@ -132,25 +132,25 @@ impl ClusterNodes {
     }
 
     /// Takes what was heard since the last call.
-    pub(super) fn heard(&self) -> Vec<Heard> {
+    pub(super) fn heard(&self) -> Vec<NodesEvent> {
         self.inlet.heard()
     }
 
     /// Says what this node's annotations are to be. They are written if the Node has others.
     pub(super) fn annotate(&self, annotations: BTreeMap<String, String>) {
-        self.wish(|wish| wish.annotations = annotations);
+        self.change_desired(|desired| desired.annotations = annotations);
     }
 
     /// Says what the condition `NetworkUnavailable` is to be. It is written if the Node has another.
     pub(super) fn set_condition(&self, condition: Condition) {
-        self.wish(|wish| wish.condition = Some(condition));
+        self.change_desired(|desired| desired.condition = Some(condition));
     }
 
-    fn wish(&self, change: impl FnOnce(&mut Wish)) {
-        self.wish.send_if_modified(|wish| {
-            let before = wish.clone();
-            change(wish);
-            *wish != before
+    fn change_desired(&self, change: impl FnOnce(&mut DesiredNode)) {
+        self.desired.send_if_modified(|desired| {
+            let before = desired.clone();
+            change(desired);
+            *desired != before
         });
     }
 }
@@ -210,20 +210,20 @@ struct Thread {
     kubeconfig: Option<PathBuf>,
     node: String,
     settings: Settings,
-    outlet: Outlet<Heard>,
+    outlet: Outlet<NodesEvent>,
 }
 
 impl Thread {
-    async fn run(self, wishes: watch::Receiver<Wish>) {
+    async fn run(self, updates: watch::Receiver<DesiredNode>) {
         let mut silence = Silence::default();
         let client = self.client(&mut silence).await;
         let nodes: Api<Node> = Api::all(client.clone());
-        let (own_is, own) = watch::channel(None::<Said>);
+        let (own_is, own) = watch::channel(None::<OwnNodeState>);
         let (to, changes) = tokio::sync::mpsc::channel(WAITING);
         let watched: Api<NodeObject> = Api::all(client);
         let following = follow(watcher(watched, watch_config()), identity, to);
         let listening = self.listen(nodes.clone(), changes, own_is, &mut silence);
-        let writing = self.write(&nodes, wishes, own);
+        let writing = self.write(&nodes, updates, own);
         let (listening, writing) = (pin!(listening), pin!(writing));
         select(pin!(following), select(listening, writing)).await;
     }
@@ -239,7 +239,7 @@ impl Thread {
                 Err(error) => {
                     let why = words(&error);
                     if silence.is_news(&why) {
-                        self.outlet.tell(Heard::Silent(why));
+                        self.outlet.tell(NodesEvent::Silent(why));
                     }
                 }
             }
@@ -254,13 +254,13 @@ impl Thread {
         &self,
         nodes: Api<Node>,
         mut changes: tokio::sync::mpsc::Receiver<Change<NodeObject>>,
-        own_is: watch::Sender<Option<Said>>,
+        own_is: watch::Sender<Option<OwnNodeState>>,
         silence: &mut Silence,
     ) {
         let hashes = RandomState::new();
         // Of each Node as it was heard last. A list begins anew.
         let mut known: HashMap<String, u64> = HashMap::new();
-        let mut listing: Vec<Told> = Vec::new();
+        let mut listing: Vec<NodeReport> = Vec::new();
         let mut lost = false;
         loop {
             let change = if lost {
@@ -271,7 +271,7 @@ impl Thread {
                         Ok(_) | Err(ApiError::Gone(_)) => {
                             lost = false;
                             silence.end();
-                            self.outlet.tell(Heard::Answers);
+                            self.outlet.tell(NodesEvent::Answers);
                             continue;
                         }
                         Err(_) => continue,
@@ -283,15 +283,17 @@ impl Thread {
             let Some(change) = change else { return };
             let change = change.map(|node| read_node(node, &self.node, &self.settings, &hashes));
             match &change {
-                Change::Listed(Read { said: Some(said), .. })
-                | Change::Changed(Read { said: Some(said), .. }) => {
+                Change::Listed(ObservedNode { said: Some(said), .. })
+                | Change::Changed(ObservedNode { said: Some(said), .. }) => {
                     own_is.send_if_modified(|own| {
                         let differs = own.as_ref() != Some(said);
                         *own = Some(said.clone());
                         differs
                     });
                 }
-                Change::Gone(Read { said: Some(_), .. }) => own_is.send_modify(|own| *own = None),
+                Change::Gone(ObservedNode { said: Some(_), .. }) => {
+                    own_is.send_modify(|own| *own = None)
+                }
                 _ => {}
             }
             let heard = match change {
@@ -300,7 +302,7 @@ impl Thread {
                     listing.clear();
                     continue;
                 }
-                Change::Listed(Read { told, hash, .. }) => {
+                Change::Listed(ObservedNode { told, hash, .. }) => {
                     known.insert(told.seen.name.clone(), hash);
                     listing.push(told);
                     continue;
@@ -309,29 +311,29 @@ impl Thread {
                     if !known.contains_key(&self.node) {
                         own_is.send_modify(|own| *own = None);
                     }
-                    Heard::Listed(std::mem::take(&mut listing))
+                    NodesEvent::Listed(std::mem::take(&mut listing))
                 }
-                Change::Changed(Read { told, hash, .. })
+                Change::Changed(ObservedNode { told, hash, .. })
                     if known.get(&told.seen.name) == Some(&hash) =>
                 {
                     if !lost {
                         continue;
                     }
-                    Heard::Answers
+                    NodesEvent::Answers
                 }
-                Change::Changed(Read { told, hash, .. }) => {
+                Change::Changed(ObservedNode { told, hash, .. }) => {
                     known.insert(told.seen.name.clone(), hash);
-                    Heard::Changed(Box::new(told))
+                    NodesEvent::Changed(Box::new(told))
                 }
-                Change::Gone(Read { told, .. }) => {
+                Change::Gone(ObservedNode { told, .. }) => {
                     known.remove(&told.seen.name);
-                    Heard::Deleted(told.seen.name)
+                    NodesEvent::Deleted(told.seen.name)
                 }
                 Change::Lost(error) => {
                     lost = true;
                     let why = error.to_string();
                     if silence.is_news(&why) {
-                        self.outlet.tell(Heard::Silent(why));
+                        self.outlet.tell(NodesEvent::Silent(why));
                     }
                     continue;
                 }
@@ -346,19 +348,19 @@ impl Thread {
     async fn write(
         &self,
         nodes: &Api<Node>,
-        mut wishes: watch::Receiver<Wish>,
-        mut own: watch::Receiver<Option<Said>>,
+        mut updates: watch::Receiver<DesiredNode>,
+        mut own: watch::Receiver<Option<OwnNodeState>>,
     ) {
         let mut pause = RETRY.0;
         let mut told: Option<Result<(), String>> = None;
         loop {
-            let (wish, said) =
-                (wishes.borrow_and_update().clone(), own.borrow_and_update().clone());
-            if let Some(done) = self.write_once(nodes, &wish, said.as_ref()).await {
+            let (desired, said) =
+                (updates.borrow_and_update().clone(), own.borrow_and_update().clone());
+            if let Some(done) = self.write_once(nodes, &desired, said.as_ref()).await {
                 let done = done.map_err(|error| error.to_string());
                 let failed = done.is_err();
                 if told.as_ref() != Some(&done) {
-                    self.outlet.tell(Heard::Written(done.clone()));
+                    self.outlet.tell(NodesEvent::Written(done.clone()));
                     told = Some(done);
                 }
                 if failed {
@@ -368,9 +370,9 @@ impl Thread {
                 }
                 pause = RETRY.0;
             }
-            let (wished, said) = (pin!(wishes.changed()), pin!(own.changed()));
+            let (changed, said) = (pin!(updates.changed()), pin!(own.changed()));
             if let Either::Left((Err(_), _)) | Either::Right((Err(_), _)) =
-                select(wished, said).await
+                select(changed, said).await
             {
                 return;
             }
@@ -381,20 +383,20 @@ impl Thread {
     async fn write_once(
         &self,
         nodes: &Api<Node>,
-        wish: &Wish,
-        said: Option<&Said>,
+        desired: &DesiredNode,
+        said: Option<&OwnNodeState>,
     ) -> Option<Result<(), ApiError>> {
         let said = said?;
         let mut done = None;
         let differs = |(key, text): &(&String, &String)| said.annotations.get(*key) != Some(text);
         let annotations: BTreeMap<&String, &String> =
-            wish.annotations.iter().filter(differs).collect();
+            desired.annotations.iter().filter(differs).collect();
         if !annotations.is_empty() {
             // Another Node of the same name is another node.
             let patch = json!({"metadata": {"uid": said.uid, "annotations": annotations}});
             done = Some(patch_node(nodes, &self.node, &patch).await);
         }
-        if let Some(condition) = &wish.condition {
+        if let Some(condition) = &desired.condition {
             let wanted = (status(condition), condition.reason);
             let there = said.condition.as_ref().map(|(status, reason)| (&**status, &**reason));
             if there != Some(wanted) {
@@ -409,20 +411,25 @@ impl Thread {
 }
 
 /// Reads a Node: what this service writes into it too, if it is that of the node of this name.
-fn read_node(node: NodeObject, name: &str, settings: &Settings, hashes: &RandomState) -> Read {
+fn read_node(
+    node: NodeObject,
+    name: &str,
+    settings: &Settings,
+    hashes: &RandomState,
+) -> ObservedNode {
     let NodeObject { mut fields, condition, .. } = node;
     fields.annotations.retain(|key, _| is_ours(key, settings));
     let is_own = fields.name == name;
-    let said = is_own.then(|| Said {
+    let said = is_own.then(|| OwnNodeState {
         uid: fields.uid.clone(),
         annotations: fields.annotations.clone(),
         condition: condition.map(|one| (one.status, one.reason)),
     });
     let hash = hashes.hash_one(&fields);
-    let told = Told {
+    let told = NodeReport {
         prefixes: prefixes(&fields).unwrap_or_default(),
         seen: read(&fields, settings),
         own: is_own.then(|| Box::new(fields)),
     };
-    Read { told, hash, said }
+    ObservedNode { told, hash, said }
 }

@@ -37,7 +37,7 @@ const LASTING: Duration = Duration::from_secs(30);
 
 /// What is heard of the keys.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum KeysEvent {
     /// These are all, at this revision.
     Listed(Vec<Pair>, u64),
     Changed(Pair),
@@ -81,7 +81,7 @@ impl Doubt {
 
 /// What was passed on, and how far.
 #[derive(Debug)]
-struct Told {
+struct Progress {
     /// The revision up to which everything was passed on; `None` before the first list.
     revision: Option<u64>,
     /// The cluster that this was, and how many leaders it had had.
@@ -95,22 +95,22 @@ struct Told {
 }
 
 /// Why following ended.
-enum Broken {
+enum FollowError {
     /// What was missed cannot be asked for: a list is needed.
     Missed,
     Error(EtcdError),
 }
 
-impl From<EtcdError> for Broken {
+impl From<EtcdError> for FollowError {
     fn from(error: EtcdError) -> Self {
-        Broken::Error(error)
+        FollowError::Error(error)
     }
 }
 
 impl Keys<'_> {
     /// Passes on what etcd has, and every change, for ever.
-    pub(super) async fn follow(&self, tell: impl Fn(Heard)) {
-        let mut told = Told {
+    pub(super) async fn follow(&self, tell: impl Fn(KeysEvent)) {
+        let mut told = Progress {
             revision: None,
             cluster: String::new(),
             term: 0,
@@ -121,13 +121,13 @@ impl Keys<'_> {
         loop {
             let Err(broken) = self.follow_once(&mut told, &tell).await;
             match broken {
-                Broken::Missed => told.revision = None,
-                Broken::Error(error) => {
+                FollowError::Missed => told.revision = None,
+                FollowError::Error(error) => {
                     let since = *told.failing.get_or_insert_with(Instant::now);
                     if TIMEOUT <= since.elapsed() {
                         let why = error.to_string();
                         if told.silence.is_news(&why) {
-                            tell(Heard::Silent(why));
+                            tell(KeysEvent::Silent(why));
                         }
                     }
                 }
@@ -141,9 +141,9 @@ impl Keys<'_> {
     /// Lists if needed, and watches until something breaks.
     async fn follow_once(
         &self,
-        told: &mut Told,
-        tell: &impl Fn(Heard),
-    ) -> Result<Infallible, Broken> {
+        told: &mut Progress,
+        tell: &impl Fn(KeysEvent),
+    ) -> Result<Infallible, FollowError> {
         if self.is_doubted() {
             told.revision = None;
         }
@@ -151,7 +151,7 @@ impl Keys<'_> {
             Some(revision) => revision,
             None => {
                 let (all, revision) = self.etcd.list(&self.prefix).await?;
-                tell(Heard::Listed(all, revision));
+                tell(KeysEvent::Listed(all, revision));
                 (told.revision, told.cluster, told.term) = (Some(revision), String::new(), 0);
                 told.failing = None;
                 told.silence.end();
@@ -173,29 +173,29 @@ impl Keys<'_> {
                 }
             };
             if self.is_doubted() {
-                return Err(Broken::Missed);
+                return Err(FollowError::Missed);
             }
             let Some(report) = report else {
                 self.probe(watch.place(), told, tell).await?;
                 if DEAF <= heard.elapsed() {
                     let why = "the watch reports nothing".to_owned();
-                    return Err(Broken::Error(EtcdError::Away(why)));
+                    return Err(FollowError::Error(EtcdError::Away(why)));
                 }
                 continue;
             };
             let report = report?;
             heard = Instant::now();
             if report.compact_revision.is_some() {
-                return Err(Broken::Missed);
+                return Err(FollowError::Missed);
             }
             if report.canceled {
                 let why = report.reason().to_owned();
-                return Err(Broken::Error(EtcdError::Away(why)));
+                return Err(FollowError::Error(EtcdError::Away(why)));
             }
             (told.failing, told.pause) = (None, PAUSE);
             if report.created {
                 if told.silence.end() {
-                    tell(Heard::Answers);
+                    tell(KeysEvent::Answers);
                 }
                 continue;
             }
@@ -204,8 +204,8 @@ impl Keys<'_> {
             let last = revisions.max().unwrap_or_else(|| number(&report.header.revision));
             for event in report.events {
                 tell(match event.is_deletion() {
-                    true => Heard::Deleted(event.kv),
-                    false => Heard::Changed(event.kv),
+                    true => KeysEvent::Deleted(event.kv),
+                    false => KeysEvent::Changed(event.kv),
                 });
             }
             told.revision = told.revision.max(Some(last));
@@ -228,9 +228,9 @@ impl Keys<'_> {
     async fn probe(
         &self,
         place: usize,
-        told: &mut Told,
-        tell: &impl Fn(Heard),
-    ) -> Result<(), Broken> {
+        told: &mut Progress,
+        tell: &impl Fn(KeysEvent),
+    ) -> Result<(), FollowError> {
         let body = json!({"key": bytes(&self.probed)});
         let answer: RangeAnswer = self.etcd.ask_member(place, "kv/range", &body).await?;
         let header = &answer.header;
@@ -238,15 +238,15 @@ impl Keys<'_> {
         if told.cluster.is_empty() {
             told.cluster.clone_from(&header.cluster_id);
         } else if told.cluster != header.cluster_id {
-            return Err(Broken::Missed);
+            return Err(FollowError::Missed);
         }
         // etcd was put back to an earlier state, or made anew by the same members, which give it
         // the same number.
         if told.revision.is_some_and(|told| revision < told) || term < told.term {
-            return Err(Broken::Missed);
+            return Err(FollowError::Missed);
         }
         told.term = term;
-        tell(Heard::Probed(answer.value()));
+        tell(KeysEvent::Probed(answer.value()));
         Ok(())
     }
 }

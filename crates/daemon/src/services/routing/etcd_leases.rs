@@ -44,7 +44,7 @@ const WRITTEN: usize = 4;
 
 /// What the thread has heard.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum LeasesEvent {
     /// These are all leases, at this revision.
     Listed(Vec<Lease>, u64),
     Changed(Lease),
@@ -62,36 +62,36 @@ pub(super) enum Heard {
 
 /// What this node's lease is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct DesiredLease {
     /// The last part of its key.
     pub(super) key: String,
     pub(super) value: String,
-    pub(super) there: There,
+    pub(super) there: ObservedLease,
     /// Leases of this node that are no longer of the cluster's prefixes, or that it no longer
     /// holds: each with its revision.
     pub(super) outdated: Vec<(String, u64)>,
 }
 
-/// What there is under the key of a wish.
+/// What there is under the key of a desired lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum There {
+pub(super) enum ObservedLease {
     /// Nothing, by a list of this revision.
     Nothing { listed: u64 },
     /// This node's lease: the revision, the grant, and whether it says what it is to say.
     Lease { modified: u64, grant: Option<String>, is_right: bool },
 }
 
-impl Wish {
+impl DesiredLease {
     fn is_write(&self) -> bool {
-        !matches!(self.there, There::Lease { is_right: true, .. })
+        !matches!(self.there, ObservedLease::Lease { is_right: true, .. })
     }
 }
 
 /// The loop's end of the thread, and what it knows.
 #[derive(Debug)]
 pub(super) struct EtcdLeases {
-    inlet: Inlet<Heard>,
-    wish: watch::Sender<Option<Wish>>,
+    inlet: Inlet<LeasesEvent>,
+    desired: watch::Sender<Option<DesiredLease>>,
     /// Rung when connections are to be made anew.
     moved: Arc<Notify>,
     /// All leases.
@@ -129,9 +129,9 @@ impl EtcdLeases {
         of_file: Vec<IpNet>,
     ) -> Result<Self, Stop> {
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
-        let (wish, wishes) = watch::channel(None);
+        let (desired, updates) = watch::channel(None);
         let told = config.underlay.clone();
-        let leases = EtcdLeases { told, of_file, ..EtcdLeases::new(inlet, wish, windows) };
+        let leases = EtcdLeases { told, of_file, ..EtcdLeases::new(inlet, desired, windows) };
         let runtime = runtime(1)?;
         let registry = {
             let _context = runtime.enter();
@@ -148,20 +148,20 @@ impl EtcdLeases {
         };
         std::thread::Builder::new()
             .name("leases".to_owned())
-            .spawn(move || runtime.block_on(thread.run(wishes)))
+            .spawn(move || runtime.block_on(thread.run(updates)))
             .map_err(failed)?;
         Ok(leases)
     }
 
     /// Knows nothing yet.
     pub(super) fn new(
-        inlet: Inlet<Heard>,
-        wish: watch::Sender<Option<Wish>>,
+        inlet: Inlet<LeasesEvent>,
+        desired: watch::Sender<Option<DesiredLease>>,
         windows: Windows,
     ) -> Self {
         EtcdLeases {
             inlet,
-            wish,
+            desired,
             moved: Arc::default(),
             leases: Leases::default(),
             listed: false,
@@ -184,7 +184,7 @@ impl EtcdLeases {
     }
 
     /// Takes what was heard since the last call.
-    pub(super) fn heard(&self) -> Vec<Heard> {
+    pub(super) fn heard(&self) -> Vec<LeasesEvent> {
         self.inlet.heard()
     }
 
@@ -194,7 +194,7 @@ impl EtcdLeases {
     }
 
     /// Says what this node's lease is to be.
-    pub(super) fn wish(&mut self, wanted: Wish) {
+    pub(super) fn set_desired(&mut self, wanted: DesiredLease) {
         let value = wanted.value.as_bytes();
         if self.written.last().is_none_or(|last| last != value) {
             self.written.retain(|before| before != value);
@@ -202,12 +202,12 @@ impl EtcdLeases {
             let old = self.written.len().saturating_sub(WRITTEN);
             self.written.drain(..old);
         }
-        if matches!(wanted.there, There::Nothing { .. }) {
+        if matches!(wanted.there, ObservedLease::Nothing { .. }) {
             self.leave(wanted.key.clone());
         }
-        self.wish.send_if_modified(|wish| {
-            let differs = wish.as_ref() != Some(&wanted);
-            *wish = Some(wanted);
+        self.desired.send_if_modified(|desired| {
+            let differs = desired.as_ref() != Some(&wanted);
+            *desired = Some(wanted);
             differs
         });
     }
@@ -223,7 +223,7 @@ impl EtcdLeases {
     /// Returns the lease that this node has wanted last, if etcd has it as this node has wanted it
     /// at some time. It may have been created unheard, with an address that the node had then.
     pub(super) fn wanted(&self) -> Option<&Lease> {
-        let key = self.wish.borrow().as_ref().map(|wish| wish.key.clone())?;
+        let key = self.desired.borrow().as_ref().map(|desired| desired.key.clone())?;
         self.leases.get(&key).filter(|lease| self.written.contains(&lease.value))
     }
 }
@@ -245,8 +245,8 @@ pub(super) struct Registry {
     prefix: String,
 }
 
-/// What became of a wish.
-enum Done {
+/// What became of a write.
+enum WriteOutcome {
     /// There is nothing to do for this time.
     Held(Duration),
     /// Its grant is gone, and so is the lease: the watch will report that, unless the event was
@@ -313,36 +313,38 @@ impl Registry {
         })
     }
 
-    /// Does what a wish needs.
-    async fn hold(&self, wish: &Wish) -> Result<Done, EtcdError> {
-        for (key, modified) in &wish.outdated {
+    /// Does what a desired lease needs.
+    async fn hold(&self, desired: &DesiredLease) -> Result<WriteOutcome, EtcdError> {
+        for (key, modified) in &desired.outdated {
             self.remove(key, *modified).await?;
         }
-        match &wish.there {
-            There::Nothing { listed } => self.create(wish, *listed).await,
-            There::Lease { modified, grant, is_right: false } => {
-                self.update(wish, *modified, grant.is_some()).await
+        match &desired.there {
+            ObservedLease::Nothing { listed } => self.create(desired, *listed).await,
+            ObservedLease::Lease { modified, grant, is_right: false } => {
+                self.update(desired, *modified, grant.is_some()).await
             }
             // A person has reserved it.
-            There::Lease { grant: None, .. } => Ok(Done::Held(LONG)),
-            There::Lease { modified, grant: Some(grant), .. } => match self.renew(grant).await? {
-                None => Ok(Done::Gone),
-                Some(left) if left < GRANT => self.update(wish, *modified, true).await,
-                Some(left) => Ok(Done::Held(renew_after(left, crate::clock::seed()))),
-            },
+            ObservedLease::Lease { grant: None, .. } => Ok(WriteOutcome::Held(LONG)),
+            ObservedLease::Lease { modified, grant: Some(grant), .. } => {
+                match self.renew(grant).await? {
+                    None => Ok(WriteOutcome::Gone),
+                    Some(left) if left < GRANT => self.update(desired, *modified, true).await,
+                    Some(left) => Ok(WriteOutcome::Held(renew_after(left, crate::clock::seed()))),
+                }
+            }
         }
     }
 
     /// Creates a lease if nothing is there.
-    async fn create(&self, wish: &Wish, listed: u64) -> Result<Done, EtcdError> {
-        let (subnets, key) = (self.subnets(), self.key(&wish.key));
-        let v4 = wish.key.split('&').next().unwrap_or_default();
+    async fn create(&self, desired: &DesiredLease, listed: u64) -> Result<WriteOutcome, EtcdError> {
+        let (subnets, key) = (self.subnets(), self.key(&desired.key));
+        let v4 = desired.key.split('&').next().unwrap_or_default();
         // This covers leases with another IPv6 prefix, or with none.
         let mut compare = vec![range(
             &self.key(v4),
             &json!({"target": "CREATE", "result": "EQUAL", "create_revision": "0"}),
         )];
-        if v4 != wish.key {
+        if v4 != desired.key {
             // No key alone says which lease has an IPv6 prefix: so no node may have taken a prefix
             // since the list.
             let next = listed.saturating_add(1).to_string();
@@ -353,28 +355,34 @@ impl Registry {
         }
         let grant = self.grant().await?;
         let put = json!({"request_put": {
-            "key": bytes(&key), "value": bytes(&wish.value), "lease": grant,
+            "key": bytes(&key), "value": bytes(&desired.value), "lease": grant,
         }});
         if self.change(json!(compare), put).await? {
-            return Ok(Done::Written);
+            return Ok(WriteOutcome::Written);
         }
         self.give_back(&grant).await;
-        Ok(Done::Conflict)
+        Ok(WriteOutcome::Conflict)
     }
 
     /// Writes this node's lease if it is as it was at a revision, with a new grant unless it is a
     /// reservation.
-    async fn update(&self, wish: &Wish, modified: u64, expires: bool) -> Result<Done, EtcdError> {
+    async fn update(
+        &self,
+        desired: &DesiredLease,
+        modified: u64,
+        expires: bool,
+    ) -> Result<WriteOutcome, EtcdError> {
         let grant = if expires { self.grant().await? } else { "0".to_owned() };
-        let key = bytes(&self.key(&wish.key));
-        let put = json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
+        let key = bytes(&self.key(&desired.key));
+        let put =
+            json!({"request_put": {"key": key, "value": bytes(&desired.value), "lease": grant}});
         if self.change(json!([is_as_it_was(&key, modified)]), put).await? {
-            return Ok(Done::Written);
+            return Ok(WriteOutcome::Written);
         }
         if expires {
             self.give_back(&grant).await;
         }
-        Ok(Done::Conflict)
+        Ok(WriteOutcome::Conflict)
     }
 
     /// Removes a lease if it is as it was at a revision.
@@ -448,7 +456,7 @@ fn renew_after(left: Duration, random: u64) -> Duration {
 struct Thread {
     registry: Registry,
     configuration: String,
-    outlet: Outlet<Heard>,
+    outlet: Outlet<LeasesEvent>,
     /// The leases that the loop knows may be wrong.
     doubt: Doubt,
     /// No member has answered the last attempt to write.
@@ -460,8 +468,8 @@ struct Thread {
 }
 
 impl Thread {
-    async fn run(self, wishes: watch::Receiver<Option<Wish>>) {
-        let (follow, write) = (pin!(self.follow()), pin!(self.write(wishes)));
+    async fn run(self, updates: watch::Receiver<Option<DesiredLease>>) {
+        let (follow, write) = (pin!(self.follow()), pin!(self.write(updates)));
         let reconnect = pin!(self.registry.etcd.reconnect_at(&self.moved));
         select(select(follow, write), reconnect).await;
     }
@@ -476,25 +484,28 @@ impl Thread {
             doubt: Some(&self.doubt),
         };
         let is_configured = Cell::new(true);
-        let tell = |heard: etcd_keys::Heard| {
-            let is_back = matches!(heard, etcd_keys::Heard::Listed(..) | etcd_keys::Heard::Answers);
+        let tell = |heard: etcd_keys::KeysEvent| {
+            let is_back =
+                matches!(heard, etcd_keys::KeysEvent::Listed(..) | etcd_keys::KeysEvent::Answers);
             if is_back && self.away.get() {
                 self.back.notify_one();
             }
             let heard = match heard {
-                etcd_keys::Heard::Listed(all, revision) => {
-                    Some(Heard::Listed(registry.leases(all), revision))
+                etcd_keys::KeysEvent::Listed(all, revision) => {
+                    Some(LeasesEvent::Listed(registry.leases(all), revision))
                 }
-                etcd_keys::Heard::Changed(pair) => registry.lease(pair).map(Heard::Changed),
-                etcd_keys::Heard::Deleted(pair) => {
+                etcd_keys::KeysEvent::Changed(pair) => {
+                    registry.lease(pair).map(LeasesEvent::Changed)
+                }
+                etcd_keys::KeysEvent::Deleted(pair) => {
                     let lease = registry.lease(pair);
-                    lease.map(|lease| Heard::Deleted(lease.key, lease.modified))
+                    lease.map(|lease| LeasesEvent::Deleted(lease.key, lease.modified))
                 }
-                etcd_keys::Heard::Silent(why) => Some(Heard::Silent(why)),
-                etcd_keys::Heard::Answers => Some(Heard::Answers),
-                etcd_keys::Heard::Probed(text) => {
+                etcd_keys::KeysEvent::Silent(why) => Some(LeasesEvent::Silent(why)),
+                etcd_keys::KeysEvent::Answers => Some(LeasesEvent::Answers),
+                etcd_keys::KeysEvent::Probed(text) => {
                     let is = text.is_some_and(|text| text == self.configuration);
-                    (is != is_configured.replace(is)).then_some(Heard::IsConfigured(is))
+                    (is != is_configured.replace(is)).then_some(LeasesEvent::IsConfigured(is))
                 }
             };
             if let Some(heard) = heard {
@@ -505,52 +516,56 @@ impl Thread {
     }
 
     /// Makes this node's lease what it is to be, and renews it.
-    async fn write(&self, mut wishes: watch::Receiver<Option<Wish>>) {
+    async fn write(&self, mut updates: watch::Receiver<Option<DesiredLease>>) {
         let mut turns = Turns::default();
-        let mut conflicted: Option<Wish> = None;
+        let mut conflicted: Option<DesiredLease> = None;
         loop {
-            let wish = wishes.borrow_and_update().clone();
+            let desired = updates.borrow_and_update().clone();
             let rest = turns.rest(Instant::now());
-            let wait = match wish {
+            let wait = match desired {
                 None => LONG,
-                Some(wish) if wish.is_write() && !rest.is_zero() => rest,
-                Some(wish) => {
-                    let is_new = matches!(wish.there, There::Nothing { .. });
-                    let done = self.registry.hold(&wish).await;
+                Some(desired) if desired.is_write() && !rest.is_zero() => rest,
+                Some(desired) => {
+                    let is_new = matches!(desired.there, ObservedLease::Nothing { .. });
+                    let done = self.registry.hold(&desired).await;
                     let now = Instant::now();
                     self.away.set(matches!(done, Err(EtcdError::Away(_))));
                     if !self.away.get() {
                         turns.answers();
                     }
-                    // If the same wish conflicts twice, the watch has not reported what it
+                    // If the same lease conflicts twice, the watch has not reported what it
                     // conflicts with.
                     let before = conflicted.take();
-                    conflicted = matches!(done, Ok(Done::Conflict)).then_some(wish);
+                    conflicted = matches!(done, Ok(WriteOutcome::Conflict)).then_some(desired);
                     if conflicted.is_some() && conflicted == before {
                         self.doubt.raise();
                     }
                     let seed = crate::clock::seed();
                     match &done {
-                        Ok(Done::Held(_)) => turns.held(),
-                        Ok(Done::Gone) => self.doubt.raise(),
-                        Ok(Done::Conflict) if is_new => turns.lost(now, seed),
-                        Ok(Done::Written | Done::Conflict) => turns.written(now, seed),
+                        Ok(WriteOutcome::Held(_)) => turns.held(),
+                        Ok(WriteOutcome::Gone) => self.doubt.raise(),
+                        Ok(WriteOutcome::Conflict) if is_new => turns.lost(now, seed),
+                        Ok(WriteOutcome::Written | WriteOutcome::Conflict) => {
+                            turns.written(now, seed)
+                        }
                         Err(EtcdError::Refused(_)) => turns.lost(now, seed),
                         Err(EtcdError::Away(_)) => turns.away(now, seed),
                     }
                     let wait = match &done {
-                        Ok(Done::Held(wait)) => *wait,
-                        Ok(Done::Gone | Done::Written | Done::Conflict) => REPORTED,
+                        Ok(WriteOutcome::Held(wait)) => *wait,
+                        Ok(WriteOutcome::Gone | WriteOutcome::Written | WriteOutcome::Conflict) => {
+                            REPORTED
+                        }
                         Err(_) => turns.rest(now),
                     };
-                    if !matches!(done, Ok(Done::Conflict)) {
+                    if !matches!(done, Ok(WriteOutcome::Conflict)) {
                         let done = done.map(|_| ()).map_err(|error| error.to_string());
-                        self.outlet.tell(Heard::Written(done));
+                        self.outlet.tell(LeasesEvent::Written(done));
                     }
                     wait
                 }
             };
-            let (changed, back) = (pin!(wishes.changed()), pin!(self.back.notified()));
+            let (changed, back) = (pin!(updates.changed()), pin!(self.back.notified()));
             match select(select(changed, back), pin!(tokio::time::sleep(wait))).await {
                 Either::Left((Either::Left((Err(_), _)), _)) => return,
                 Either::Left((Either::Right(_), _)) => turns.answers(),
@@ -570,16 +585,16 @@ mod tests {
     /// How often, of many at once, each wants the same prefix.
     const AT_ONCE: usize = 8;
 
-    fn wish(key: &str, there: There) -> Wish {
+    fn desired(key: &str, there: ObservedLease) -> DesiredLease {
         let value = format!(r#"{{"PublicIP":"192.0.2.1","of":"{key}"}}"#);
-        Wish { key: key.to_owned(), value, there, outdated: Vec::new() }
+        DesiredLease { key: key.to_owned(), value, there, outdated: Vec::new() }
     }
 
-    fn is_written(done: &Result<Done, EtcdError>) -> bool {
+    fn is_written(done: &Result<WriteOutcome, EtcdError>) -> bool {
         match done {
-            Ok(Done::Written) => true,
-            Ok(Done::Conflict) => false,
-            Ok(Done::Held(_) | Done::Gone) => panic!("nothing was done"),
+            Ok(WriteOutcome::Written) => true,
+            Ok(WriteOutcome::Conflict) => false,
+            Ok(WriteOutcome::Held(_) | WriteOutcome::Gone) => panic!("nothing was done"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -608,7 +623,7 @@ mod tests {
     async fn only_what_is_known_is_changed(registry: &Registry) {
         let revision = || async { registry.list().await.unwrap().1 };
         let create = async |key: &str, listed: u64| {
-            is_written(&registry.hold(&wish(key, There::Nothing { listed })).await)
+            is_written(&registry.hold(&desired(key, ObservedLease::Nothing { listed })).await)
         };
         let empty = revision().await;
         let first = "10.244.1.0-24&fd00::-64";
@@ -626,7 +641,7 @@ mod tests {
         let lease = all.into_iter().find(|lease| lease.key == first).unwrap();
 
         let there = |modified: u64, grant: Option<String>, is_right: bool| {
-            wish(first, There::Lease { modified, grant, is_right })
+            desired(first, ObservedLease::Lease { modified, grant, is_right })
         };
         let grant = lease.grant.clone();
         let grants = async || {
@@ -642,7 +657,7 @@ mod tests {
         // What is right is renewed for an hour.
         let right = there(lease.modified, grant.clone(), true);
         let held = registry.hold(&right).await;
-        assert!(matches!(held, Ok(Done::Held(wait)) if RENEW / 2 < wait && wait <= RENEW));
+        assert!(matches!(held, Ok(WriteOutcome::Held(wait)) if RENEW / 2 < wait && wait <= RENEW));
         assert!(is_written(&registry.hold(&there(lease.modified, grant, false)).await));
         let (all, _) = registry.list().await.unwrap();
         let changed = all.into_iter().find(|lease| lease.key == first).unwrap();
@@ -657,7 +672,7 @@ mod tests {
         let _: Value = registry.etcd.ask_any("lease/revoke", &json!({"ID": short})).await.unwrap();
         assert_eq!(registry.renew(&short).await, Ok(None));
         let held = registry.hold(&there(changed.modified, Some(short), true)).await;
-        assert!(matches!(held, Ok(Done::Gone)));
+        assert!(matches!(held, Ok(WriteOutcome::Gone)));
         // A reservation has none, and keeps none.
         let (all, _) = registry.list().await.unwrap();
         let changed = all.into_iter().find(|lease| lease.key == first).unwrap();
@@ -666,11 +681,11 @@ mod tests {
         let reserved = all.into_iter().find(|lease| lease.key == first).unwrap();
         assert_eq!(reserved.grant, None);
         let held = registry.hold(&there(reserved.modified, None, true)).await;
-        assert!(matches!(held, Ok(Done::Held(LONG))));
+        assert!(matches!(held, Ok(WriteOutcome::Held(LONG))));
 
         let outdated = vec![(first.to_owned(), reserved.modified)];
-        let there = There::Nothing { listed: revision().await };
-        let new = Wish { outdated, ..wish("10.244.4.0-24", there) };
+        let there = ObservedLease::Nothing { listed: revision().await };
+        let new = DesiredLease { outdated, ..desired("10.244.4.0-24", there) };
         assert!(is_written(&registry.hold(&new).await));
         let keys: Vec<String> =
             registry.list().await.unwrap().0.into_iter().map(|lease| lease.key).collect();
@@ -679,11 +694,14 @@ mod tests {
 
     async fn many_want_one(registry: &Registry) {
         let listed = registry.list().await.unwrap().1;
-        let wish = |number: usize| {
-            wish(&format!("10.244.9.0-24&fd00:0:0:{number}::-64"), There::Nothing { listed })
+        let desired = |number: usize| {
+            desired(
+                &format!("10.244.9.0-24&fd00:0:0:{number}::-64"),
+                ObservedLease::Nothing { listed },
+            )
         };
-        let wishes: Vec<Wish> = (0..AT_ONCE).map(wish).collect();
-        let held = wishes.iter().map(|wish| registry.hold(wish));
+        let leases: Vec<DesiredLease> = (0..AT_ONCE).map(desired).collect();
+        let held = leases.iter().map(|desired| registry.hold(desired));
         let all = futures_util::future::join_all(held).await;
         assert_eq!(all.iter().filter(|done| is_written(done)).count(), 1);
     }

@@ -11,8 +11,8 @@ use routing::document::{self, Document};
 use routing::flannel::kept;
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
-use routing::render::{self, Attach, NetworkConfig, Policy};
-use routing::routing::Leaving;
+use routing::render::{self, AttachMode, NetworkConfig, Policy};
+use routing::routing::LeaveMode;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
 
@@ -123,23 +123,23 @@ impl Disk {
 
 /// What runtimes and plugins read of this node's network.
 #[derive(Debug)]
-pub(super) struct Published {
+pub(super) struct NetworkFiles {
     conflist: Option<PathBuf>,
     subnet_env: Option<PathBuf>,
     network: String,
-    attach: config::Attach,
+    attach: config::AttachMode,
     masquerade: bool,
     policy: Option<Policy>,
-    /// The bridge, by its place among [`Published::bridges`].
+    /// The bridge, by its place among [`NetworkFiles::bridges`].
     bridge: usize,
     /// What the service wrote last: another program has changed what differs from it.
     written: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Published {
+impl NetworkFiles {
     /// `policy` is the network policy that pods start under.
     pub(super) fn new(config: &config::Routing, policy: Option<Policy>) -> Self {
-        Published {
+        NetworkFiles {
             conflist: config.conflist.clone(),
             subnet_env: config.subnet_env(),
             network: config.network.clone(),
@@ -165,11 +165,11 @@ impl Published {
     /// Reports whether pods are attached to a bridge, and no network policy shows its frames to the
     /// packet filter anyway.
     pub(super) fn has_bridge(&self) -> bool {
-        let is_ptp = self.attach == config::Attach::Ptp || self.policy.is_some();
+        let is_ptp = self.attach == config::AttachMode::Ptp || self.policy.is_some();
         self.conflist.is_some() && !is_ptp
     }
 
-    /// Says to which of [`Published::bridges`] new pods are to be attached.
+    /// Says to which of [`NetworkFiles::bridges`] new pods are to be attached.
     pub(super) fn use_bridge(&mut self, place: usize) {
         self.bridge = place;
     }
@@ -199,11 +199,11 @@ impl Published {
                 name: self.network.clone(),
                 attach: match self.attach {
                     // Network policy judges what is routed; a bridge needs `br_netfilter` for it.
-                    config::Attach::Auto if self.policy.is_some() => Attach::Ptp,
-                    config::Attach::Auto | config::Attach::Bridge => {
-                        Attach::Bridge(Self::bridges().swap_remove(self.bridge))
+                    config::AttachMode::Auto if self.policy.is_some() => AttachMode::Ptp,
+                    config::AttachMode::Auto | config::AttachMode::Bridge => {
+                        AttachMode::Bridge(Self::bridges().swap_remove(self.bridge))
                     }
-                    config::Attach::Ptp => Attach::Ptp,
+                    config::AttachMode::Ptp => AttachMode::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
                 mtu,
@@ -277,9 +277,9 @@ impl Published {
     }
 
     /// Removes the files; `subnet.env` is flanneld's again if that is on this node.
-    pub(super) fn remove(&self, leaving: Leaving) -> Result<Vec<PathBuf>, FileError> {
+    pub(super) fn remove(&self, leaving: LeaveMode) -> Result<Vec<PathBuf>, FileError> {
         let mut removed = Vec::new();
-        let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == Leaving::Clean);
+        let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == LeaveMode::Clean);
         // In the reverse order: from now on no pod is to start.
         for path in self.conflist.iter().chain(subnet_env) {
             if state::withdraw(path)? {

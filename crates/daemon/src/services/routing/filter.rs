@@ -11,7 +11,7 @@ use firewall::firewalld::{Firewalld, TRUSTED};
 use ipnet::IpNet;
 use routing::object::{Key, Set};
 use routing::plan;
-use routing::settings::{LinkName, Own, Settings};
+use routing::settings::{LinkName, OwnNode, Settings};
 use state::{Index, Roots};
 
 /// How long firewalld may take: it does one thing at a time.
@@ -55,7 +55,7 @@ impl Filter {
     }
 
     /// Takes note of what follows from this node; [`Filter::bring`] makes it.
-    pub(super) fn set_own(&mut self, own: &Own) {
+    pub(super) fn set_own(&mut self, own: &OwnNode) {
         let node = &own.node;
         let prefixes = node.prefixes.iter().chain(&node.kept).chain(&self.spaces);
         let prefixes = prefixes.copied().map(Member::Own);

@@ -20,8 +20,8 @@ use routing::object::{
 };
 use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
-use routing::plan::{ForeignRoute, Observed};
-use routing::settings::{self, LinkName, Own, TakenOver, Uplink};
+use routing::plan::{ForeignRoute, ObservedObjects};
+use routing::settings::{self, ExistingTunnel, LinkName, OwnNode, Uplink};
 use routing::{Family, MacAddr, PerFamily, Settings};
 
 use super::super::setup::words;
@@ -62,7 +62,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    fn new(links: Vec<Link>, own: &Own) -> Self {
+    fn new(links: Vec<Link>, own: &OwnNode) -> Self {
         let named = |link: &Link| (link.index, LinkName::from(link.name.as_str()));
         let names: BTreeMap<u32, LinkName> = links.iter().map(named).collect();
         let by_index = links.into_iter().map(|link| (link.index, link)).collect();
@@ -75,7 +75,7 @@ impl Links {
     /// Finds our tunnels, now that it is known what this node is. Another program may have taken
     /// the mark off one while no service ran: then its hardware address alone shows that it is
     /// ours.
-    pub(super) fn recognise(&mut self, own: &Own) {
+    pub(super) fn recognise(&mut self, own: &OwnNode) {
         let tunnels = self.by_index.values().filter(|link| is_tunnel(link, own));
         let named = tunnels.map(|link| (link.index, self.names[&link.index].clone()));
         self.tunnels = named.collect();
@@ -248,7 +248,7 @@ fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
 }
 
 /// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
-fn is_tunnel(link: &Link, own: &Own) -> bool {
+fn is_tunnel(link: &Link, own: &OwnNode) -> bool {
     link.vxlan.as_ref().is_some_and(|info| is_ours(link, info.options.vni, own))
 }
 
@@ -276,7 +276,7 @@ fn is_carrier(link: &Link) -> bool {
 }
 
 /// Reports whether a VXLAN link with a number is ours.
-fn is_ours(link: &Link, vni: u32, own: &Own) -> bool {
+fn is_ours(link: &Link, vni: u32, own: &OwnNode) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
     let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
@@ -348,7 +348,7 @@ pub(super) struct Host {
 }
 
 /// A route of the main table.
-enum Listed {
+enum MainRoute {
     Ours((Key, Value)),
     Other(Route),
 }
@@ -362,7 +362,7 @@ impl Host {
     /// the event that it is gone asks for another look; or it was gone, and so are they.
     pub(super) fn read(
         netlink: &mut RouteSocket,
-        own: &Own,
+        own: &OwnNode,
         ranges: &[IpNet],
     ) -> Result<Self, NetlinkError> {
         let links = Links::new(netlink.links()?, own);
@@ -372,14 +372,14 @@ impl Host {
         // The kernel's words take four times the room, and there are thousands of ours, and a
         // million of a router's.
         let take = |route: Route| match ours_of_route(&route) {
-            Some(found) => Some(Listed::Ours(found)),
-            None => matters(&route, ranges).then_some(Listed::Other(route)),
+            Some(found) => Some(MainRoute::Ours(found)),
+            None => matters(&route, ranges).then_some(MainRoute::Other(route)),
         };
         for family in FAMILIES {
             for listed in netlink.routes_as(RouteFilter::main(family), take)? {
                 match listed {
-                    Listed::Ours(found) => ours.push(found),
-                    Listed::Other(route) => routes.push(route),
+                    MainRoute::Ours(found) => ours.push(found),
+                    MainRoute::Other(route) => routes.push(route),
                 }
             }
         }
@@ -406,7 +406,7 @@ impl Host {
     /// nodes. No container is behind them.
     pub(super) fn underlay(
         &self,
-        own: &Own,
+        own: &OwnNode,
         settings: &Settings,
         is_node: impl Fn(IpAddr) -> bool,
     ) -> BTreeSet<LinkName> {
@@ -446,7 +446,11 @@ impl Host {
     /// Returns the links to other hosts, behind which no pod of this node is: those by which other nodes'
     /// packets come (`underlay`), those of default routes, and those on which routers have announced
     /// themselves. A link with an address of this node's pods is none: that is their gateway.
-    pub(super) fn uplinks(&self, own: &Own, underlay: &BTreeSet<LinkName>) -> BTreeSet<LinkName> {
+    pub(super) fn uplinks(
+        &self,
+        own: &OwnNode,
+        underlay: &BTreeSet<LinkName>,
+    ) -> BTreeSet<LinkName> {
         let leads = |route: &&Route| {
             let is_default = route.destination.prefix_len() == 0;
             route.kind == RouteKind::Unicast && (is_default || has_routers_protocol(route))
@@ -476,7 +480,7 @@ impl Host {
     /// Lists what the kernel has made of router advertisements in prefixes of pods: routes, and
     /// addresses of this host. Every machine on a link can send advertisements, and a route of theirs
     /// stands before those to pods.
-    pub(super) fn announced(&self, is_of_pods: impl Fn(IpNet) -> bool) -> Vec<Announced> {
+    pub(super) fn announced(&self, is_of_pods: impl Fn(IpNet) -> bool) -> Vec<AdvertisedObject> {
         let may_be = |index: u32| {
             let link = self.links.by_index.get(&index);
             link.is_some_and(|link| !is_of_attachment(link))
@@ -490,9 +494,9 @@ impl Host {
         let addresses = self.addresses.iter().filter(|of| {
             is_announced(of) && is_of_pods(IpNet::from(of.address.addr())) && may_be(of.ifindex)
         });
-        let addresses = addresses.map(|of| Announced::Address(of.ifindex, of.address));
+        let addresses = addresses.map(|of| AdvertisedObject::Address(of.ifindex, of.address));
         // An address goes before the route that the kernel has made for it.
-        addresses.chain(routes.map(|route| Announced::Route(route.clone()))).collect()
+        addresses.chain(routes.map(|route| AdvertisedObject::Route(route.clone()))).collect()
     }
 
     /// Returns the addresses of the link with the default route. Others reach this host by them
@@ -521,7 +525,11 @@ impl Host {
 
     /// Returns the tunnel over a family that is there already: that of an earlier run, under either
     /// of its names, or flanneld's where this node takes its place.
-    pub(super) fn tunnel_before(&self, settings: &Settings, family: Family) -> Option<TakenOver> {
+    pub(super) fn tunnel_before(
+        &self,
+        settings: &Settings,
+        family: Family,
+    ) -> Option<ExistingTunnel> {
         let names = settings::tunnel_names(settings, family);
         let flannels = settings.flannel.as_ref().map(|_| &names[1]);
         let is_it = |link: &&Link| {
@@ -537,7 +545,7 @@ impl Host {
         // The address of our tunnel follows from the node, and another program may have changed the
         // link's.
         let mac = link.mac.filter(|_| !is_marked(link)).map(|mac| MacAddr(mac.0));
-        Some(TakenOver { name: link.name.as_str().into(), mac })
+        Some(ExistingTunnel { name: link.name.as_str().into(), mac })
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.
@@ -546,9 +554,9 @@ impl Host {
         &mut self,
         netlink: &mut RouteSocket,
         ranges: &[IpNet],
-        own: &Own,
+        own: &OwnNode,
         known: Vec<(Key, Value)>,
-    ) -> Result<Observed, NetlinkError> {
+    ) -> Result<ObservedObjects, NetlinkError> {
         let mut found = known;
         let links = &self.links;
         let mut note = |ours: Option<(Key, Value)>| found.extend(ours);
@@ -569,7 +577,7 @@ impl Host {
         nexthops.iter().for_each(|nexthop| note(links.nexthop(nexthop)));
         // Last, as their keys are: what is nearly in order takes less time and room to sort.
         found.extend(std::mem::take(&mut self.ours));
-        let mut observed: Observed = found.into_iter().collect();
+        let mut observed: ObservedObjects = found.into_iter().collect();
         observed.foreign_nexthops = nexthops
             .iter()
             .filter(|nexthop| is_our_id(nexthop.id) && nexthop.protocol.0 != PROTOCOL)
@@ -696,19 +704,19 @@ pub(super) fn matters(route: &Route, ranges: &[IpNet]) -> bool {
 
 /// What the kernel has made of a router advertisement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Announced {
+pub(super) enum AdvertisedObject {
     /// An address of a link.
     Address(u32, IpNet),
     /// A route.
     Route(Route),
 }
 
-impl Announced {
+impl AdvertisedObject {
     /// Returns the link, and the prefix that was announced.
     pub(super) fn of(&self) -> (Option<u32>, IpNet) {
         match self {
-            Announced::Address(index, address) => (Some(*index), address.trunc()),
-            Announced::Route(route) => (route.oif, route.destination.trunc()),
+            AdvertisedObject::Address(index, address) => (Some(*index), address.trunc()),
+            AdvertisedObject::Route(route) => (route.oif, route.destination.trunc()),
         }
     }
 }
@@ -745,7 +753,7 @@ pub(super) fn is_learnt(route: &Route, addresses: &[Address]) -> bool {
 }
 
 /// Reports whether a route of others is in the cluster's ranges, and not for pods of this node.
-pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
+pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &OwnNode) -> bool {
     let prefix = route.destination.trunc();
     let mut owns = own.node.all_prefixes();
     route.table == TABLE_MAIN
@@ -796,7 +804,7 @@ pub(super) fn forward_ipv6(netlink: &mut RouteSocket) -> Result<(), String> {
 pub(super) fn way(
     netlink: &mut RouteSocket,
     links: &Links,
-    own: &Own,
+    own: &OwnNode,
     address: IpAddr,
 ) -> Result<Way, NetlinkError> {
     let route = match netlink.route_to(address) {

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use routing::object::Key;
-use routing::plan::{ForeignRoute, Observed};
-use routing::routing::Leaving;
-use routing::settings::Own;
+use routing::plan::{ForeignRoute, ObservedObjects};
+use routing::routing::LeaveMode;
+use routing::settings::OwnNode;
 use routing::{Routing, Settings};
 use state::{Index, Record, Roots};
 
 use super::super::Stop;
 use super::super::setup::{failed, words};
 use super::apply::{apply, unmark_tunnels};
-use super::files::{Disk, Published};
+use super::files::{Disk, NetworkFiles};
 use super::filter::Filter;
 use super::host::Host;
 use crate::attendant;
@@ -60,9 +60,9 @@ pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> 
 pub(super) fn leave(
     settings: &Settings,
     node: &str,
-    leaving: Leaving,
+    leaving: LeaveMode,
     disk: &Disk,
-    published: &Published,
+    published: &NetworkFiles,
     roots: &Roots,
     forget: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
@@ -109,7 +109,7 @@ pub(super) fn leave(
             Err(error) => errors.push(format!("{change}: {error}")),
         }
     }
-    if leaving == Leaving::ToFlannel {
+    if leaving == LeaveMode::ToFlannel {
         errors.extend(unmark_tunnels(&mut netlink, &host.links));
     }
     match Filter::open(settings, false, roots) {
@@ -135,17 +135,17 @@ pub(super) fn leave(
 fn read(
     netlink: &mut RouteSocket,
     settings: &Settings,
-    own: &Own,
-    leaving: Leaving,
-) -> Result<(Host, Observed, Vec<IpNet>), Stop> {
+    own: &OwnNode,
+    leaving: LeaveMode,
+) -> Result<(Host, ObservedObjects, Vec<IpNet>), Stop> {
     let ranges: Vec<IpNet> = settings.ranges().collect();
     let begin = Instant::now();
     loop {
         let mut host = Host::read(netlink, own, &ranges).map_err(failed)?;
         let observed = host.observe(netlink, &ranges, own, Vec::new()).map_err(failed)?;
         let lacking = match leaving {
-            Leaving::Clean => Vec::new(),
-            Leaving::ToFlannel => without_flannels(&observed, &settings.cluster_ranges)?,
+            LeaveMode::Clean => Vec::new(),
+            LeaveMode::ToFlannel => without_flannels(&observed, &settings.cluster_ranges)?,
         };
         if lacking.is_empty() || FLANNELD_TIME.0 <= begin.elapsed() {
             return Ok((host, observed, lacking));
@@ -158,7 +158,7 @@ fn read(
 ///
 /// # Errors
 /// There is none of flanneld's at all.
-fn without_flannels(observed: &Observed, ranges: &[IpNet]) -> Result<Vec<IpNet>, Stop> {
+fn without_flannels(observed: &ObservedObjects, ranges: &[IpNet]) -> Result<Vec<IpNet>, Stop> {
     let ours = observed.objects().keys().filter_map(|key| match key {
         Key::Route { prefix } => Some(*prefix),
         _ => None,
@@ -240,7 +240,7 @@ mod tests {
         let (b, c, block) = (net("10.244.2.0/24"), net("10.244.3.0/24"), net("10.9.0.0/29"));
         let ours = [b, c, block]
             .map(|prefix| (Key::Route { prefix }, Value::Route { nexthop: Some(1), mtu: None }));
-        let mut observed: Observed = ours.into_iter().collect();
+        let mut observed: ObservedObjects = ours.into_iter().collect();
         let ranges = [net("10.244.0.0/16")];
         // The route to this node's own pods is none of flanneld's.
         let bridge =
@@ -255,6 +255,6 @@ mod tests {
         observed.foreign.insert(c, vec![flannels]);
         assert!(without_flannels(&observed, &ranges).unwrap().is_empty());
         // Without another node there is nothing to wait for.
-        assert!(without_flannels(&Observed::default(), &ranges).unwrap().is_empty());
+        assert!(without_flannels(&ObservedObjects::default(), &ranges).unwrap().is_empty());
     }
 }

@@ -22,17 +22,17 @@ pub(super) type Results = Vec<Result<(), String>>;
 
 /// What became of changes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct ChangesOutcome {
     /// The first that was made.
     pub(super) first: Option<Change>,
     /// One has failed, and not as it did before.
     pub(super) is_news: bool,
 }
 
-impl Made {
+impl ChangesOutcome {
     /// Adds what became of later changes.
-    pub(super) fn then(self, later: Made) -> Self {
-        Made { first: self.first.or(later.first), is_news: self.is_news || later.is_news }
+    pub(super) fn then(self, later: ChangesOutcome) -> Self {
+        ChangesOutcome { first: self.first.or(later.first), is_news: self.is_news || later.is_news }
     }
 }
 
@@ -47,8 +47,8 @@ pub(super) fn note<'a>(
     counts: &Counts,
     now: Time,
     results: impl IntoIterator<Item = (&'a Change, Result<(), String>)>,
-) -> Made {
-    let mut made = Made::default();
+) -> ChangesOutcome {
+    let mut made = ChangesOutcome::default();
     let mut routing = shared.routing();
     for (change, result) in results {
         counts.changed(result.is_ok());
@@ -73,14 +73,14 @@ pub(super) fn in_parts(
     earlier: &[Change],
     changes: &[Change],
     mut make: impl FnMut(&[Change]) -> Results,
-    note: impl Fn(&[Change], Results) -> Made + Sync,
-) -> Made {
-    let mut made = Made::default();
+    note: impl Fn(&[Change], Results) -> ChangesOutcome + Sync,
+) -> ChangesOutcome {
+    let mut made = ChangesOutcome::default();
     let mut last: (&[Change], Results) = (earlier, vec![Ok(()); earlier.len()]);
     for part in changes.chunks(PART) {
         let (before, results) = last;
         let (noted, results) = if before.is_empty() {
-            (Made::default(), make(part))
+            (ChangesOutcome::default(), make(part))
         } else {
             at_once(|| note(before, results), || make(part))
         };
@@ -172,10 +172,10 @@ mod tests {
         let note = |part: &[Change], results: Results| {
             let is_news = results.iter().any(Result::is_err);
             noted.lock().unwrap().extend(part.iter().cloned().zip(results));
-            Made { first: part.first().cloned(), is_news }
+            ChangesOutcome { first: part.first().cloned(), is_news }
         };
         let made = in_parts(earlier, later, make, note);
-        assert_eq!(made, Made { first: changes.first().cloned(), is_news: true });
+        assert_eq!(made, ChangesOutcome { first: changes.first().cloned(), is_news: true });
         assert_eq!(lengths, [PART, PART, 2]);
         let (of, results): (Vec<Change>, Results) = noted.into_inner().unwrap().into_iter().unzip();
         assert!(of == changes);
@@ -190,10 +190,10 @@ mod tests {
         let changes = [Change::Create(Key::Nexthop { id: 1 }, Value::There)];
         let note = |_: &[Change], results: Results| {
             assert_eq!(thread::current().id(), here);
-            Made { first: None, is_news: results.len() != 1 }
+            ChangesOutcome { first: None, is_news: results.len() != 1 }
         };
         let made = in_parts(&[], &changes, |part| vec![Ok(()); part.len()], note);
-        assert_eq!(made, Made::default());
-        assert_eq!(in_parts(&[], &[], |_| unreachable!(), |_, _| Made::default()), made);
+        assert_eq!(made, ChangesOutcome::default());
+        assert_eq!(in_parts(&[], &[], |_| unreachable!(), |_, _| ChangesOutcome::default()), made);
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Condition {
 
 /// A Node as it is read. What is only compared is not copied.
 #[derive(Deserialize)]
-struct Whole<'a> {
+struct Document<'a> {
     metadata: Metadata,
     spec: Option<Spec>,
     #[serde(borrow)]
@@ -92,9 +92,9 @@ struct AnyCondition<'a> {
     reason: Option<String>,
 }
 
-impl From<Whole<'_>> for NodeObject {
-    fn from(whole: Whole<'_>) -> Self {
-        let Whole { metadata, spec, status } = whole;
+impl From<Document<'_>> for NodeObject {
+    fn from(whole: Document<'_>) -> Self {
+        let Document { metadata, spec, status } = whole;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let pod_cidrs = match spec.pod_cidrs {
             Some(all) if !all.is_empty() => all,
@@ -132,7 +132,7 @@ impl From<Whole<'_>> for NodeObject {
 
 impl<'de> Deserialize<'de> for NodeObject {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Whole::deserialize(from).map(NodeObject::from)
+        Document::deserialize(from).map(NodeObject::from)
     }
 }
 

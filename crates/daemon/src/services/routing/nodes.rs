@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use routing::cluster::Seen;
+use routing::cluster::NodeRecord;
 use routing::node::Node;
 use routing::{Settings, file};
 
@@ -25,7 +25,7 @@ impl Nodes {
     }
 
     /// Reads the file; `None` if it is as it was at the last look.
-    pub(super) fn look(&mut self, settings: &Settings) -> Option<Result<Vec<Seen>, String>> {
+    pub(super) fn look(&mut self, settings: &Settings) -> Option<Result<Vec<NodeRecord>, String>> {
         let found = match state::read_optional(&self.path) {
             Ok(Some(text)) => Ok(text),
             Ok(None) => Err(format!("{}: there is no such file", self.path.display())),
@@ -49,10 +49,10 @@ impl Nodes {
 ///
 /// # Errors
 /// Why this node is not in the list, in a sentence.
-pub(super) fn own(seen: &[Seen], name: &str, path: &Path) -> Result<Node, String> {
+pub(super) fn own(seen: &[NodeRecord], name: &str, path: &Path) -> Result<Node, String> {
     match seen.iter().find(|seen| seen.name == name) {
-        Some(Seen { node: Ok(node), .. }) => Ok(node.clone()),
-        Some(Seen { node: Err(unusable), .. }) => {
+        Some(NodeRecord { node: Ok(node), .. }) => Ok(node.clone()),
+        Some(NodeRecord { node: Err(unusable), .. }) => {
             Err(format!("{}: node {name}, which is this one: {unusable}", path.display()))
         }
         None => Err(format!(

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use routing::kubernetes::{self, ADDRESSES, NodeFields, POD_CIDRS};
 use routing::node::Node;
-use routing::refused::Refused;
+use routing::refused::Refusal;
 use routing::{Family, MacAddr, PerFamily, Settings, annotation, flannel};
 
 /// What the source says of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OfSource {
+pub(super) struct SourceNode {
     pub(super) uid: String,
     pub(super) prefixes: Vec<IpNet>,
     pub(super) kept: Vec<IpNet>,
@@ -31,9 +31,9 @@ pub(super) struct OfSource {
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-impl From<Node> for OfSource {
+impl From<Node> for SourceNode {
     fn from(node: Node) -> Self {
-        OfSource {
+        SourceNode {
             addresses: node.underlay.iter().collect(),
             unlisted: Vec::new(),
             unused: Vec::new(),
@@ -48,14 +48,14 @@ impl From<Node> for OfSource {
     }
 }
 
-impl OfSource {
+impl SourceNode {
     /// Returns what leases in etcd say of this node: the prefixes of its own lease, and in its
     /// value the hardware addresses. `before` is what they said until then.
     pub(super) fn of_lease(
         prefixes: Vec<IpNet>,
         value: &[u8],
         addresses: &PerFamily<Option<IpAddr>>,
-        before: Option<&OfSource>,
+        before: Option<&SourceNode>,
     ) -> Self {
         let mac = |family: Family| {
             let before = || before.and_then(|before| *before.macs.get(family));
@@ -66,7 +66,7 @@ impl OfSource {
         // address for a moment.
         let first = || addresses.v4.map_or_else(String::new, |address| address.to_string());
         let uid = before.map(|before| before.uid.clone()).filter(|uid| !uid.is_empty());
-        OfSource {
+        SourceNode {
             uid: uid.unwrap_or_else(first),
             prefixes,
             kept: Vec::new(),
@@ -86,7 +86,7 @@ impl OfSource {
     /// Why it has no prefix, in a sentence.
     pub(super) fn of_fields(fields: &NodeFields, settings: &Settings) -> Result<Self, String> {
         let name = &fields.name;
-        let wrong = |refused: Refused| {
+        let wrong = |refused: Refusal| {
             format!("Node {name}, which is this one: {}: {}", refused.key, refused.cause)
         };
         let prefixes = kubernetes::used_prefixes(fields, settings).map_err(wrong)?;
@@ -123,7 +123,7 @@ impl OfSource {
         }
         let mut of_flannel = fields.annotations.clone();
         of_flannel.remove(annotation::KEY);
-        Ok(OfSource {
+        Ok(SourceNode {
             uid: fields.uid.clone(),
             prefixes,
             kept: Vec::new(),
@@ -184,7 +184,7 @@ mod tests {
         let settings = in_flannels_place();
         let of = |annotations: &[(&str, &str)]| {
             let fields = fields(&["192.0.2.1", "192.0.2.2", "a"], annotations);
-            let node = OfSource::of_fields(&fields, &settings).unwrap();
+            let node = SourceNode::of_fields(&fields, &settings).unwrap();
             let shown = |list: Vec<IpAddr>| -> Vec<String> {
                 list.iter().map(ToString::to_string).collect()
             };
@@ -207,7 +207,7 @@ mod tests {
         let settings = Settings::new(vec!["10.244.0.0/16".parse().unwrap()]);
         let unused: IpNet = "fd00:244:1::/64".parse().unwrap();
         for (settings, unused) in [(settings, vec![unused]), (in_flannels_place(), Vec::new())] {
-            let node = OfSource::of_fields(&fields(&["192.0.2.1"], &[]), &settings).unwrap();
+            let node = SourceNode::of_fields(&fields(&["192.0.2.1"], &[]), &settings).unwrap();
             assert_eq!(node.prefixes, ["10.244.1.0/24".parse::<IpNet>().unwrap()]);
             assert_eq!(node.unused, unused);
         }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn a_node_without_an_address_waits_for_one() {
         let settings = Settings::new(vec!["10.244.0.0/16".parse().unwrap()]);
-        let why = OfSource::of_fields(&fields(&["a"], &[]), &settings).unwrap_err();
+        let why = SourceNode::of_fields(&fields(&["a"], &[]), &settings).unwrap_err();
         let begin = "Node a, which is this one, has no address in status.addresses: ";
         assert!(why.starts_with(begin), "{why}");
     }
@@ -230,8 +230,8 @@ mod tests {
     /// started with another one, is the same.
     #[test]
     fn a_node_with_another_address_has_the_identity_of_before() {
-        let of = |address, before: Option<&OfSource>| {
-            OfSource::of_lease(Vec::new(), b"{}", &with(address), before)
+        let of = |address, before: Option<&SourceNode>| {
+            SourceNode::of_lease(Vec::new(), b"{}", &with(address), before)
         };
         let none = of(None, None);
         assert_eq!(none.uid, "");

@@ -26,16 +26,16 @@ use kernel::route::RouteSocket;
 use routing::cluster::Event;
 use routing::flannel::leases::{Lease, Windows};
 use routing::flannel::{self, subnet_env::SubnetEnv};
-use routing::settings::Own;
+use routing::settings::OwnNode;
 use routing::{Family, PerFamily, Routing, Settings};
 
 use super::super::Stop;
 use super::super::etcd::EtcdError;
 use super::super::setup::{Process, failed, runtime};
-use super::etcd_leases::{EtcdLeases, Heard, Registry, There, Wish};
+use super::etcd_leases::{DesiredLease, EtcdLeases, LeasesEvent, ObservedLease, Registry};
 use super::files::{self, Disk};
 use super::host::Host;
-use super::of_source::OfSource;
+use super::of_source::SourceNode;
 use super::spaces::Spaces;
 use super::{SIGNALS, Service, Source};
 use crate::bell::Bell;
@@ -219,7 +219,7 @@ enum Claim {
 
 impl EtcdLeases {
     /// Finds this node's lease, or what it is to be.
-    fn claim(&mut self, before: Option<&OfSource>, standby: bool) -> Claim {
+    fn claim(&mut self, before: Option<&SourceNode>, standby: bool) -> Claim {
         for (family, leased) in self.windows.iter() {
             if leased.is_some() && self.addresses.get(family).is_none() {
                 return Claim::None(no_address(family));
@@ -326,19 +326,19 @@ impl EtcdLeases {
 
 impl Service {
     /// Takes what was heard of leases. Returns whether this node is to be looked at again.
-    pub(super) fn take_heard_of_leases(&mut self, heard: Heard) -> bool {
+    pub(super) fn take_heard_of_leases(&mut self, heard: LeasesEvent) -> bool {
         let Source::Etcd(source) = &mut self.source else { return false };
         // Whether it is to be decided again which lease is this node's.
         let mut is_own = false;
         let event = match heard {
-            Heard::Listed(all, revision) => {
+            LeasesEvent::Listed(all, revision) => {
                 source.leases.list(all, revision);
                 source.listed = true;
                 self.prefixes = source.leases.prefixes().collect();
                 is_own = true;
                 Event::Answers
             }
-            Heard::Changed(lease) => {
+            LeasesEvent::Changed(lease) => {
                 let key = lease.key.clone();
                 is_own = source.concerns_own(&key);
                 source.leases.put(lease);
@@ -351,22 +351,22 @@ impl Service {
                 let Some(seen) = source.leases.seen(&key, &self.settings) else { return is_own };
                 Event::Changed(seen)
             }
-            Heard::Deleted(key, revision) => {
+            LeasesEvent::Deleted(key, revision) => {
                 is_own = source.concerns_own(&key);
                 source.leases.remove(&key, revision);
                 source.left.retain(|left| *left != key);
                 Event::Deleted(flannel::lease::name(&key))
             }
-            Heard::Silent(why) => {
+            LeasesEvent::Silent(why) => {
                 self.health.needs(ETCD, Err(why));
                 Event::Silent
             }
-            Heard::Answers => Event::Answers,
-            Heard::Written(done) => {
+            LeasesEvent::Answers => Event::Answers,
+            LeasesEvent::Written(done) => {
                 self.health.needs(LEASE, done);
                 return false;
             }
-            Heard::IsConfigured(is_so) => {
+            LeasesEvent::IsConfigured(is_so) => {
                 let other = "etcd has another one by now, which takes effect after a restart of \
                              the service, as with flanneld";
                 if !is_so {
@@ -385,7 +385,7 @@ impl Service {
         }
         if !is_own {
             let todo = self.shared.routing().event(event, self.clock.now());
-            self.obey(todo);
+            self.carry_out(todo);
         }
         if self.earlier.has_any() {
             // Another node may have leased what is kept here.
@@ -411,11 +411,11 @@ impl Service {
             Claim::Held(lease) => {
                 let prefixes = source.leases.prefixes_of(&lease.key).to_vec();
                 let (addresses, value) = (source.addresses, &lease.value);
-                let node = OfSource::of_lease(prefixes, value, &addresses, before.as_ref());
+                let node = SourceNode::of_lease(prefixes, value, &addresses, before.as_ref());
                 if self.settings.standby {
                     self.health.needs(LEASE, Ok(()));
                 } else if let Ok(own) = self.own_of(&node, host) {
-                    self.wish_lease(&own, Some(&lease), host);
+                    self.set_desired_lease(&own, Some(&lease), host);
                 }
                 self.of_source = Ok(node);
             }
@@ -425,9 +425,9 @@ impl Service {
                     let shown: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
                     self.of_source = Err(format!("{} is being leased from etcd", shown.join(", ")));
                 }
-                let node = OfSource::of_lease(prefixes, &[], &addresses, before.as_ref());
+                let node = SourceNode::of_lease(prefixes, &[], &addresses, before.as_ref());
                 match self.own_of(&node, host) {
-                    Ok(own) => self.wish_lease(&own, None, host),
+                    Ok(own) => self.set_desired_lease(&own, None, host),
                     Err(why) if before.is_none() => self.of_source = Err(why),
                     Err(_) => {}
                 }
@@ -451,12 +451,12 @@ impl Service {
         let own = source.held.as_ref().map(|held| held.key.as_str());
         let others = source.leases.others(own, &self.settings);
         let todo = self.shared.routing().event(Event::Listed(others), self.clock.now());
-        self.obey(todo);
+        self.carry_out(todo);
         true
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
-    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>, host: &Host) {
+    fn set_desired_lease(&mut self, own: &OwnNode, there: Option<&Lease>, host: &Host) {
         let (Source::Etcd(source), Some(of_flannel)) = (&mut self.source, &self.settings.flannel)
         else {
             return;
@@ -478,11 +478,11 @@ impl Service {
             Some(lease) => {
                 let is_right = lease.value == value.as_bytes();
                 let (modified, grant) = (lease.modified, lease.grant.clone());
-                (Some(lease.key.clone()), There::Lease { modified, grant, is_right })
+                (Some(lease.key.clone()), ObservedLease::Lease { modified, grant, is_right })
             }
             None => {
                 let listed = source.leases.revision();
-                (flannel::lease::key(&own.node), There::Nothing { listed })
+                (flannel::lease::key(&own.node), ObservedLease::Nothing { listed })
             }
         };
         let (Some(key), Some(address)) = (key, source.addresses.v4) else { return };
@@ -490,7 +490,7 @@ impl Service {
         let mut outdated: Vec<(String, u64)> =
             outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
         outdated.extend(source.given_up(host));
-        source.wish(Wish { key, value, there, outdated });
+        source.set_desired(DesiredLease { key, value, there, outdated });
     }
 }
 
@@ -546,8 +546,13 @@ mod tests {
         source.addresses.v4 = flannel::lease::address(&created.value);
         assert!(matches!(source.claim(None, false), Claim::Wanted(_)));
         let value = String::from_utf8(created.value.clone()).unwrap();
-        let there = There::Nothing { listed: 1 };
-        source.wish(Wish { key: created.key.clone(), value, there, outdated: Vec::new() });
+        let there = ObservedLease::Nothing { listed: 1 };
+        source.set_desired(DesiredLease {
+            key: created.key.clone(),
+            value,
+            there,
+            outdated: Vec::new(),
+        });
         source.addresses.v4 = Some(ip("192.0.2.2"));
         source
     }

@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::watcher;
-use routing::blocks::{Block, Event, Holder, Records, Shown};
+use routing::blocks::{Block, BlockState, Event, Holder, Records};
 use tokio::sync::Notify;
 
 use super::super::Stop;
@@ -45,7 +45,7 @@ const WAITING: usize = 64;
 
 /// What the thread has heard.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum RecordsEvent {
     /// Of the records.
     Event(Event),
     /// They cannot be asked for: the reason.
@@ -55,7 +55,7 @@ pub(super) enum Heard {
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub(super) struct Spaces {
-    inlet: Inlet<Heard>,
+    inlet: Inlet<RecordsEvent>,
     /// Rung when connections to etcd are to be made anew.
     moved: Arc<Notify>,
 }
@@ -95,11 +95,14 @@ impl Spaces {
 
     /// Takes what was heard since the last call. Changes that came together are one event: a block
     /// that moves is deleted and made anew.
-    pub(super) fn heard(&self) -> Vec<Heard> {
-        let mut together: Vec<Heard> = Vec::new();
+    pub(super) fn heard(&self) -> Vec<RecordsEvent> {
+        let mut together: Vec<RecordsEvent> = Vec::new();
         for heard in self.inlet.heard() {
             match (together.last_mut(), heard) {
-                (Some(Heard::Event(Event::Changed(all))), Heard::Event(Event::Changed(more))) => {
+                (
+                    Some(RecordsEvent::Event(Event::Changed(all))),
+                    RecordsEvent::Event(Event::Changed(more)),
+                ) => {
                     all.extend(more);
                 }
                 (_, heard) => together.push(heard),
@@ -116,8 +119,8 @@ impl Service {
         let was_listed = self.shared.routing().cluster().blocks_listed();
         for heard in heard {
             let event = match heard {
-                Heard::Event(event) => event,
-                Heard::Silent(records, why) => {
+                RecordsEvent::Event(event) => event,
+                RecordsEvent::Silent(records, why) => {
                     self.away.insert(records.clone(), why);
                     Event::Silent(records)
                 }
@@ -126,7 +129,7 @@ impl Service {
                 self.away.remove(records);
             }
             let todo = self.shared.routing().blocks(event, self.clock.now());
-            self.obey(todo);
+            self.carry_out(todo);
         }
         let away = self.away.first_key_value();
         let away = away.map(|(records, why)| format!("{records}: {why}"));
@@ -148,7 +151,7 @@ enum Store {
 struct Thread {
     store: Store,
     records: Vec<Records>,
-    outlet: Outlet<Heard>,
+    outlet: Outlet<RecordsEvent>,
     moved: Arc<Notify>,
 }
 
@@ -169,11 +172,11 @@ impl Thread {
     }
 
     fn tell(&self, event: Event) {
-        self.outlet.tell(Heard::Event(event));
+        self.outlet.tell(RecordsEvent::Event(event));
     }
 
     fn silent(&self, records: &Records, why: String) {
-        self.outlet.tell(Heard::Silent(records.clone(), why));
+        self.outlet.tell(RecordsEvent::Silent(records.clone(), why));
     }
 
     async fn follow_keys(&self, etcd: &Etcd, records: &Records) {
@@ -182,15 +185,15 @@ impl Thread {
         let keys = Keys { etcd, probed: prefix.clone(), prefix, doubt: None };
         let entry = |pair| published::of_pair(reader.kind, pair);
         let tell = |heard| match heard {
-            etcd_keys::Heard::Listed(all, _) => {
+            etcd_keys::KeysEvent::Listed(all, _) => {
                 let all: Vec<Entry> = all.into_iter().filter_map(entry).collect();
                 self.tell(reader.list(&all));
             }
-            etcd_keys::Heard::Changed(pair) => self.tell(reader.change(entry(pair).as_ref())),
-            etcd_keys::Heard::Deleted(pair) => self.tell(reader.gone(entry(pair).as_ref())),
-            etcd_keys::Heard::Silent(why) => self.silent(records, why),
-            etcd_keys::Heard::Answers => self.tell(Event::Answers(records.clone())),
-            etcd_keys::Heard::Probed(_) => {}
+            etcd_keys::KeysEvent::Changed(pair) => self.tell(reader.change(entry(pair).as_ref())),
+            etcd_keys::KeysEvent::Deleted(pair) => self.tell(reader.gone(entry(pair).as_ref())),
+            etcd_keys::KeysEvent::Silent(why) => self.silent(records, why),
+            etcd_keys::KeysEvent::Answers => self.tell(Event::Answers(records.clone())),
+            etcd_keys::KeysEvent::Probed(_) => {}
         };
         keys.follow(tell).await;
     }
@@ -316,7 +319,7 @@ impl<'r> Reader<'r> {
                         continue;
                     };
                     self.known.borrow_mut().insert(entry.key.name.clone(), block.clone());
-                    shown.push((block, Shown::Unreadable(why)));
+                    shown.push((block, BlockState::Unreadable(why)));
                 }
             }
         }
@@ -332,14 +335,16 @@ impl<'r> Reader<'r> {
         match self.read(entry) {
             Ok((block, is)) => {
                 shown.extend(
-                    before.filter(|before| *before != block).map(|before| (before, Shown::Nobody)),
+                    before
+                        .filter(|before| *before != block)
+                        .map(|before| (before, BlockState::Nobody)),
                 );
                 self.known.borrow_mut().insert(name.clone(), block.clone());
                 shown.push((block, is));
             }
             Err(why) => {
                 let block = before.or_else(|| self.named(&entry.key));
-                shown.extend(block.map(|block| (block, Shown::Unreadable(why))));
+                shown.extend(block.map(|block| (block, BlockState::Unreadable(why))));
             }
         }
         Event::Changed(shown)
@@ -348,10 +353,10 @@ impl<'r> Reader<'r> {
     /// Takes note that a record is gone.
     fn gone(&self, entry: Option<&Entry>) -> Event {
         let block = entry.and_then(|entry| self.known.borrow_mut().remove(&entry.key.name));
-        Event::Changed(block.map(|block| (block, Shown::Nobody)).into_iter().collect())
+        Event::Changed(block.map(|block| (block, BlockState::Nobody)).into_iter().collect())
     }
 
-    fn read(&self, entry: &Entry) -> Result<(Block, Shown), String> {
+    fn read(&self, entry: &Entry) -> Result<(Block, BlockState), String> {
         let wrong = || format!("{} is not a valid record", entry.key);
         match self.kind {
             Kind::Sticky => read_kept(&self.records.space, entry).ok_or_else(wrong),
@@ -372,18 +377,22 @@ impl<'r> Reader<'r> {
     }
 }
 
-fn read_block(block: Block, entry: &Entry) -> Option<(Block, Shown)> {
+fn read_block(block: Block, entry: &Entry) -> Option<(Block, BlockState)> {
     let record: BlockRecord = record::read(&entry.value)?;
     let is_of_block = (&record.space, record.block) == (&block.space, block.prefix)
         && block.prefix.trunc() == block.prefix;
     let BlockRecord { node, addresses, .. } = record;
-    let shown = if node.is_empty() { Shown::Nobody } else { Shown::By(Holder { node, addresses }) };
+    let shown = if node.is_empty() {
+        BlockState::Nobody
+    } else {
+        BlockState::By(Holder { node, addresses })
+    };
     is_of_block.then_some((block, shown))
 }
 
 /// Reads the record of an address that a pod keeps. While the pod does not run, no node has the
 /// address: the node that holds the block answers for it.
-fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
+fn read_kept(space: &str, entry: &Entry) -> Option<(Block, BlockState)> {
     let record: StickyRecord = record::read(&entry.value)?;
     if record.space != space {
         return None;
@@ -391,8 +400,8 @@ fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
     let prefix = IpNet::from(record.address?);
     let StickyRecord { node, addresses, holder, .. } = record;
     let shown = match holder {
-        Some(_) if !node.is_empty() => Shown::By(Holder { node, addresses }),
-        _ => Shown::Nobody,
+        Some(_) if !node.is_empty() => BlockState::By(Holder { node, addresses }),
+        _ => BlockState::Nobody,
     };
     Some((Block { prefix, space: space.to_owned(), kept: true }, shown))
 }
@@ -411,10 +420,10 @@ mod tests {
     /// Says which node has what, in lines.
     fn lines(event: Event) -> Vec<String> {
         let (Event::Listed(_, all) | Event::Changed(all)) = event else { panic!("{event:?}") };
-        let line = |(block, shown): (Block, Shown)| match shown {
-            Shown::By(holder) => format!("{block} {} {:?}", holder.node, holder.addresses),
-            Shown::Nobody => format!("{block} nobody"),
-            Shown::Unreadable(why) => format!("{block}: {why}"),
+        let line = |(block, shown): (Block, BlockState)| match shown {
+            BlockState::By(holder) => format!("{block} {} {:?}", holder.node, holder.addresses),
+            BlockState::Nobody => format!("{block} nobody"),
+            BlockState::Unreadable(why) => format!("{block}: {why}"),
         };
         all.into_iter().map(line).collect()
     }

@@ -15,7 +15,7 @@ use kernel::route::{
 };
 use routing::alike::Destinations;
 use routing::path::Way;
-use routing::settings::Own;
+use routing::settings::OwnNode;
 
 use super::host::{self, Links};
 
@@ -36,7 +36,7 @@ const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
 pub(super) fn find(
     netlink: &mut RouteSocket,
     links: &Links,
-    own: &Own,
+    own: &OwnNode,
     addresses: impl IntoIterator<Item = IpAddr>,
 ) -> (Vec<(IpAddr, Way)>, Result<(), NetlinkError>) {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);

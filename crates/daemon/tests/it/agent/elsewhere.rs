@@ -29,7 +29,7 @@ fn ask_all() -> [(&'static str, Result<String, String>); 5] {
     let of_ipam =
         ipam::Request::Status(ipam::StatusRequest { network: crate::ipam::rig::network() });
     let of_policy = policy::Request::Status(policy::StatusRequest::default());
-    let of_dhcp = dhcp::Question::new(dhcp::Ask::Status);
+    let of_dhcp = dhcp::Question::new(dhcp::Request::Status);
     let docker = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect("/run/docker/plugins/netwright.sock")?;
         stream.set_read_timeout(Some(WAIT))?;

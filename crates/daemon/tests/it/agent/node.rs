@@ -187,7 +187,7 @@ impl Node {
     }
 
     /// What `netwrightd agent status` prints.
-    pub(crate) fn told(&self) -> Value {
+    pub(crate) fn agent_status(&self) -> Value {
         let said = self.run(&["agent", "status", "-o", "json"]);
         serde_json::from_slice(&said.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", text(&said.stderr)))

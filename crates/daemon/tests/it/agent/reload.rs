@@ -10,7 +10,7 @@ use testkit::feature::available;
 
 use super::node::{ALL, ALONE, FILE, Node, is_alive, private_memory, text, until};
 use crate::ipam::rig::{ask as ask_ipam, assigned, owner};
-use crate::rig::{Lasting, Rig, Stopped};
+use crate::rig::{LeaseTimes, Rig, StopGuard};
 use crate::support;
 use node_api::ipam::{Answer, Request};
 
@@ -87,7 +87,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     let mut node = Node::with_all("agent-many");
     let mut rig = Rig::on(support::Node::on(node.lab.clone()));
     rig.socket = "/run/cni/dhcp.sock".into();
-    let server = rig.kea(Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" });
+    let server = rig.kea(LeaseTimes { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" });
     node.start();
     let before = node.wait_until_ready(ALL.len());
     let container = rig.plugged("c1");
@@ -106,7 +106,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut early = Vec::new();
     thread::scope(|scope| {
-        let _stopped = Stopped(&stop);
+        let _stopped = StopGuard(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 assigned(&socket, "passing").unwrap();

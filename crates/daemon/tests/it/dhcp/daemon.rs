@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use testkit::Place;
 
-use crate::rig::{Rig, Running, wait_for};
+use crate::rig::{Rig, RunningProgram, wait_for};
 
 #[test]
 fn it_leaves_no_socket_and_no_pid_file_when_it_is_told_to_stop() {
@@ -87,7 +87,7 @@ fn a_socket_that_was_handed_over_is_used_and_stays() {
         command
             .args(["-c", &line])
             .stderr(fs::File::create(rig.node.lab.dir().join("act.log")).unwrap());
-        Running::new(command)
+        RunningProgram::new(command)
     };
     let mut activated = start("");
     wait_for("the socket", || rig.socket.exists());
@@ -123,7 +123,7 @@ fn readiness_is_told() {
             rig.state.to_str().unwrap(),
         ])
         .env("NOTIFY_SOCKET", &path);
-    let mut running = Running::new(command);
+    let mut running = RunningProgram::new(command);
     let heard = || {
         let mut buffer = [0; 64];
         let length = socket.recv(&mut buffer).unwrap();
@@ -208,7 +208,7 @@ fn a_stranger_behind_the_socket_is_not_asked() {
     let mut command = rig.node.lab.command("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", "socat"]);
     command.arg(format!("UNIX-LISTEN:{},fork", socket.display())).arg("EXEC:cat");
-    let _stranger = Running::new(command);
+    let _stranger = RunningProgram::new(command);
     // The socket appears before it is listened on.
     wait_for("the stranger", || UnixStream::connect(&socket).is_ok());
     let ipam = serde_json::json!({ "type": "dhcp", "daemonSocketPath": socket });

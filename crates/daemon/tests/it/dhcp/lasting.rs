@@ -6,12 +6,12 @@ use std::path::Path;
 
 use testkit::{Place, traffic};
 
-use crate::rig::{Lasting, Rig, address, wait_for};
+use crate::rig::{LeaseTimes, Rig, address, wait_for};
 
 /// Which lease is damaged, and how.
 type Damage = (&'static str, fn(&Path, &[u8]));
 
-const SHORT: Lasting = Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" };
+const SHORT: LeaseTimes = LeaseTimes { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" };
 
 #[test]
 fn a_short_lease_is_renewed_at_t1() {
@@ -145,7 +145,7 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
 fn a_lease_that_ends_takes_its_address_along_and_is_asked_for_again() {
     testkit::require!("root", "program:kea-dhcp4");
     let rig = Rig::new("dhcp-expiry");
-    let lasting = Lasting { valid_s: 6, t1_s: 2, t2_s: 4, router: "192.0.2.1" };
+    let lasting = LeaseTimes { valid_s: 6, t1_s: 2, t2_s: 4, router: "192.0.2.1" };
     let mut kea = rig.kea(lasting);
     let _daemon = rig.daemon_with(&["-timeout=500ms", "-resendmax=1s"]);
     let c1 = rig.node.container("c1");
@@ -169,7 +169,7 @@ fn what_a_renewal_changes_is_changed() {
     let _daemon = rig.daemon();
     let c1 = rig.node.container("c1");
     let added = rig.bridge("ADD").to(&c1).call().ok();
-    rig.restart_kea(&mut kea, Lasting { router: "192.0.2.2", ..SHORT });
+    rig.restart_kea(&mut kea, LeaseTimes { router: "192.0.2.2", ..SHORT });
     let routes = || c1.sh("ip -4 route show default");
     wait_for("another default route", || routes().contains("via 192.0.2.2"));
     assert_eq!(routes().lines().count(), 1, "{}", routes());

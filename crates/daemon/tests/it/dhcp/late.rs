@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use testkit::Place as _;
 
-use crate::rig::{Rig, Running, Stopped, address, flood, wait_for};
+use crate::rig::{Rig, RunningProgram, StopGuard, address, flood, wait_for};
 
 const ROUTER: &str = "dhcp-option=option:router,192.0.2.1";
 
@@ -124,7 +124,7 @@ fn a_link_made_for_an_instant_takes_no_router_advertisements() {
     let told = rig.node.lab.dir().join("told");
     let mut command = rig.node.lab.command("ip");
     command.args(["-6", "-o", "monitor", "address", "route"]);
-    let _monitor = Running::telling(command, &told);
+    let _monitor = RunningProgram::telling(command, &told);
     let told = || fs::read_to_string(&told).unwrap();
     wait_for("the monitor to tell", || {
         rig.node.sh("ip addr replace 2001:db8:1::1/64 dev lo; ip addr del 2001:db8:1::1/64 dev lo");
@@ -132,7 +132,7 @@ fn a_link_made_for_an_instant_takes_no_router_advertisements() {
     });
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let stopped = Stopped(&stop);
+        let stopped = StopGuard(&stop);
         scope.spawn(|| flood(&c2, ADVERTISEMENT, &stop));
         daemon.kill();
         drop(c1);

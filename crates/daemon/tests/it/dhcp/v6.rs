@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::Place;
 
-use crate::rig::{Lasting, Rig, address, wait_for};
+use crate::rig::{LeaseTimes, Rig, address, wait_for};
 
 /// Both families, from one server.
 const BOTH: &str = "dhcp-option=option:router,192.0.2.1\ndhcp-range=2001:db8::100,2001:db8::1ff,64,2m\n\
@@ -50,7 +50,7 @@ fn a_short_lease_is_renewed_at_t1_and_given_back() {
     let rig = rig("dhcp6-kea");
     // Kea listens at the link-local address.
     rig.node.sh("ip addr add fe80::1/64 dev br0 nodad");
-    let lasting = Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "" };
+    let lasting = LeaseTimes { valid_s: 60, t1_s: 2, t2_s: 50, router: "" };
     let kea = rig.kea6(lasting);
     let daemon = rig.daemon();
     let c1 = rig.node.container("c1");

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cluster_ipam::network::{NetworkSpec, RangeSpec};
-use node_api::ipam::{Answer, Assign, Held, Owner, Request, StatusRequest};
+use node_api::ipam::{Answer, AssignRequest, HeldRequest, Owner, Request, StatusRequest};
 use node_api::{Message, Refusal};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
@@ -139,13 +139,13 @@ impl Daemon {
 
 /// Lets the daemon at a socket give addresses to a container, or return those that it gave before.
 pub(crate) fn assigned(socket: &Path, container: &str) -> Result<Vec<IpAddr>, Refusal> {
-    let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
+    let ask_for = AssignRequest { network: network(), owner: owner(container), wanted: Vec::new() };
     addresses(ask(socket, &Request::Assign(ask_for)).unwrap())
 }
 
 /// Asks the daemon at a socket which addresses a container has.
 pub(crate) fn held(socket: &Path, container: &str) -> Result<Vec<IpAddr>, Refusal> {
-    let ask_for = Held { network: network(), owner: owner(container) };
+    let ask_for = HeldRequest { network: network(), owner: owner(container) };
     addresses(ask(socket, &Request::Held(ask_for)).unwrap())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use node_api::multinet::{Answer, Failed, Request};
+use node_api::multinet::{Answer, FailureReport, Request};
 use serde_json::Value;
 use testkit::real::manifests;
 use testkit::{Place as _, wait_for};
@@ -117,7 +117,11 @@ fn rights_are_what_is_asked_for() {
     let missing = cluster.pod("q", Some("nothing"));
     for _ in 0..2 {
         assert!(cluster.plan("q", &missing).is_err());
-        let failed = Failed { sandbox: sandbox("q"), pod: pod("q", &missing), ..Failed::default() };
+        let failed = FailureReport {
+            sandbox: sandbox("q"),
+            pod: pod("q", &missing),
+            ..FailureReport::default()
+        };
         assert_eq!(cluster.ask(&Request::Failed(failed)).unwrap(), Answer::Ok);
         wait_for("an event", || cluster.events("q").pop());
     }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use node_api::multinet::{Answer, Detached, Request};
+use node_api::multinet::{Answer, DetachReport, Request};
 use serde_json::{Value, json};
 use testkit::{Place as _, wait_for};
 
@@ -110,7 +110,7 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     assert_eq!(calls.all().last().unwrap().2["netwright/attach"]["ifname"], "net1");
 
     // A sandbox that is gone no longer has anything attached.
-    let detached = Detached { sandbox: sandbox("p"), pod: None };
+    let detached = DetachReport { sandbox: sandbox("p"), pod: None };
     assert_eq!(cluster.ask(&Request::Detached(detached)).unwrap(), Answer::Ok);
     let before = calls.all().len();
     annotate(&cluster, "a,b@data0,c");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use node_api::multinet::{Answer, Detached, Request};
+use node_api::multinet::{Answer, DetachReport, Request};
 use node_api::{Message, inbox};
 use testkit::{MemoryLimit, wait_for};
 
@@ -68,7 +68,7 @@ fn five_hundred_at_once_in_64_mebibytes() {
     // The API server is away: the daemon accepts every DEL.
     cluster.api.refuse();
     for number in 0..200 {
-        let detached = Detached { sandbox: sandbox(&format!("p{number}")), pod: None };
+        let detached = DetachReport { sandbox: sandbox(&format!("p{number}")), pod: None };
         assert_eq!(cluster.ask(&Request::Detached(detached)).unwrap(), Answer::Ok);
     }
     let left = std::fs::read_dir(cluster.dir.join("run/multinet/sandboxes")).unwrap().count();
@@ -105,7 +105,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
                 tell(cluster, &Request::Attached(attached(name, uid)));
                 // Every other pod is gone at once.
                 if life % 2 == 0 {
-                    let detached = Detached { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
+                    let detached =
+                        DetachReport { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
                     tell(cluster, &Request::Detached(detached));
                 }
             });
@@ -170,7 +171,7 @@ fn a_daemon_killed_at_each_request_loses_nothing() {
             let _next = cluster.daemon();
             add.join().unwrap();
             wait_for(name, || cluster.status(name));
-            let detached = Detached { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
+            let detached = DetachReport { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
             tell(cluster, &Request::Detached(detached));
             wait_for("nothing to be left", || {
                 let folder = cluster.dir.join("run/multinet/sandboxes");

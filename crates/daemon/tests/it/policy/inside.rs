@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{Place as _, wait_until};
 
-use super::networks::{Further, asks, on};
+use super::networks::{FurtherInterface, asks, on};
 use super::{Cluster, Pod, allow};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -43,7 +43,8 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     let mut cluster = cluster("policy-inside");
     cluster.start();
     let pods = pods(&cluster, ["db", "web", "other"]);
-    let [db, web, other] = [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    let [db, web, other] =
+        [0, 1, 2].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], NETWORK));
     assert_eq!(db.admit(&cluster), "");
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
@@ -84,7 +85,8 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     let mut cluster = cluster("policy-undone");
     cluster.start();
     let pods = pods(&cluster, ["db", "other"]);
-    let [db, other] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    let [db, other] =
+        [0, 1].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], NETWORK));
     other.assert_reaches(&db, false);
     for damage in [
         "nft flush ruleset",
@@ -116,7 +118,8 @@ fn what_a_pod_undoes_before_policies_are_known_is_closed() {
     cluster.flags[interval] = "1s".to_owned();
     cluster.start();
     let pods = pods(&cluster, ["db", "web", "other"]);
-    let [db, web, other] = [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    let [db, web, other] =
+        [0, 1, 2].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], NETWORK));
     wait_until("the pods to be known", || web.reaches(&db));
     cluster.kill();
     cluster.api.refuse();
@@ -141,7 +144,7 @@ fn connections_on_a_macvlan_are_cut() {
     let mut cluster = cluster("policy-inside-cuts");
     cluster.start();
     let pods = pods(&cluster, ["db", "web"]);
-    let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    let [db, web] = [0, 1].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], NETWORK));
     let mut link_local = String::new();
     wait_until("the address of the link", || {
         let shown = "ip -j -6 addr show dev net1 scope link -tentative | \
@@ -194,7 +197,7 @@ fn a_pod_that_can_undo_it_is_told_of() {
     cluster.api.create(&mighty);
     let [db, web] = [cluster.attach("db"), cluster.pod("web")];
     assert_eq!(cluster.api.objects("events"), Vec::<Value>::new());
-    let _further = [&db, &web].map(|pod| Further::attach(&cluster, pod, NETWORK));
+    let _further = [&db, &web].map(|pod| FurtherInterface::attach(&cluster, pod, NETWORK));
     wait_until("the Event", || !cluster.api.objects("events").is_empty());
     let events = cluster.api.objects("events");
     let [event] = events.as_slice() else { panic!("{events:?}") };

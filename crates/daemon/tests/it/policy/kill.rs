@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::json;
 use testkit::{Service, feature, share, wait_until};
 
-use super::networks::Further;
+use super::networks::FurtherInterface;
 use super::{Cluster, allow};
 
 /// The calls at which it is killed.
@@ -69,7 +69,7 @@ fn is_dead(cluster: &mut Cluster) -> bool {
 }
 
 /// The situation in which the service is killed.
-struct Tried<'t> {
+struct Situation<'t> {
     /// Whether `web` reaches `db`, which the old policy allows, and whether `cache` does, which the
     /// new one allows.
     who: &'t dyn Fn() -> (bool, bool),
@@ -93,7 +93,7 @@ fn a_service_killed_at_any_change_of_a_policy_leaves_the_old_or_the_new_one() {
         let new = allow("db", "db", &[to]);
         cluster.api.change("networkpolicies", "shop", "db", &json!({"spec": new["spec"]}));
     };
-    killed(&mut cluster, &Tried { who: &who, switch: &switch });
+    killed(&mut cluster, &Situation { who: &who, switch: &switch });
 }
 
 /// The same for pods whose policies are enforced in their own namespaces.
@@ -103,8 +103,8 @@ fn a_service_killed_at_any_change_leaves_the_old_or_the_new_policy_inside() {
     let mut cluster = super::inside::cluster("policy-kill-inside");
     cluster.start();
     let pods = super::inside::pods(&cluster, NAMES);
-    let further =
-        [0, 1, 2, 3].map(|at: usize| Further::attach(&cluster, &pods[at], ("fabric", "net1")));
+    let further = [0, 1, 2, 3]
+        .map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], ("fabric", "net1")));
     let who = || {
         let [db, web, cache, other] = &further;
         other.assert_reaches(db, false);
@@ -114,12 +114,12 @@ fn a_service_killed_at_any_change_leaves_the_old_or_the_new_policy_inside() {
         let new = allow("db", "db", &[to]);
         cluster.api.change("multi-networkpolicies", "shop", "db", &json!({"spec": new["spec"]}));
     };
-    killed(&mut cluster, &Tried { who: &who, switch: &switch });
+    killed(&mut cluster, &Situation { who: &who, switch: &switch });
 }
 
 /// Kills the service at each moment of its start and of its work on a change. At the beginning the
 /// service runs, and `web` may reach `db`.
-fn killed(cluster: &mut Cluster, Tried { who, switch }: &Tried<'_>) {
+fn killed(cluster: &mut Cluster, Situation { who, switch }: &Situation<'_>) {
     cluster.kill();
     // The number of calls of the start, and of the change.
     let times = |cluster: &Cluster| cluster.log().matches("policies are enforced").count();

@@ -11,7 +11,7 @@ use super::{Cluster, PORT, Pod, allow, object, uid};
 use crate::support::Run;
 
 /// An interface of a pod on a further network.
-pub(super) struct Further<'c> {
+pub(super) struct FurtherInterface<'c> {
     pub(super) pod: &'c Pod,
     network: &'static str,
     ifname: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Further<'c> {
     servers: Vec<Server>,
 }
 
-impl<'c> Further<'c> {
+impl<'c> FurtherInterface<'c> {
     /// Attaches a pod to a further network, as `netwright-multi` does.
     pub(super) fn attach(
         cluster: &Cluster,
@@ -47,7 +47,8 @@ impl<'c> Further<'c> {
         let texts = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
         let mut others: Vec<IpAddr> = texts.map(|text| text.parse().unwrap()).collect();
         let (address, servers) = (others.remove(0), Vec::new());
-        let mut further = Further { pod, network, ifname, result, address, others, servers };
+        let mut further =
+            FurtherInterface { pod, network, ifname, result, address, others, servers };
         further.admit(cluster);
         let serve = |address: IpAddr| {
             Server::tcp(&pod.container, &SocketAddr::new(address, PORT).to_string(), &pod.name)
@@ -74,13 +75,13 @@ impl<'c> Further<'c> {
         told
     }
 
-    pub(super) fn reaches(&self, to: &Further<'_>) -> bool {
+    pub(super) fn reaches(&self, to: &FurtherInterface<'_>) -> bool {
         let at = SocketAddr::new(to.address, PORT);
         try_tcp(&self.pod.container, at, Duration::from_millis(300)).is_ok()
     }
 
     #[track_caller]
-    pub(super) fn assert_reaches(&self, to: &Further<'_>, reaches: bool) {
+    pub(super) fn assert_reaches(&self, to: &FurtherInterface<'_>, reaches: bool) {
         for address in to.addresses() {
             let at = SocketAddr::new(address, PORT).to_string();
             match reaches {
@@ -121,7 +122,8 @@ fn pods_reach_each_other_on_further_networks_as_policies_say() {
         cluster.api.create(&asks(name, "storage, shop/backup"));
     }
     let pods = names.map(|name| cluster.attach(name));
-    let attach = |network| [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], network));
+    let attach =
+        |network| [0, 1, 2].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], network));
     let change = |change: &Value| cluster.api.change("multi-networkpolicies", "shop", "db", change);
     let [db, web, other] = attach(("storage", "net1"));
     web.assert_reaches(&db, true);
@@ -154,7 +156,7 @@ fn an_interface_is_closed_until_its_network_is_known() {
     cluster.start();
     let pods = ["db", "web"].map(|name| cluster.pod(name));
     let on = ("storage", "net1");
-    let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], on));
+    let [db, web] = [0, 1].map(|at: usize| FurtherInterface::attach(&cluster, &pods[at], on));
     let told = db.admit(&cluster);
     assert!(told.contains("says which network net1 is on"), "{told}");
     web.assert_reaches(&db, false);

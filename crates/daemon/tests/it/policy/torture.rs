@@ -58,13 +58,13 @@ const DAMAGE: [&str; 6] = [
 const TO_THE_SERVER: [&str; 5] = ["away", "slow", "cut off", "forgetful", "tired of watches"];
 
 /// An object that may be removed: its kind, namespace and name.
-type Made = (&'static str, &'static str, String);
+type MadeObject = (&'static str, &'static str, String);
 
 struct Torture {
     cluster: Cluster,
     chance: Chance,
     pods: Vec<Pod>,
-    policies: Vec<Made>,
+    policies: Vec<MadeObject>,
     /// All addresses that pods have had.
     addresses: Vec<IpAddr>,
     /// How many pods have been created.
@@ -176,7 +176,7 @@ impl Torture {
     /// Removes a policy, and usually creates another one with its name.
     fn policy_changes(&mut self) -> String {
         let number = self.chance.below(5);
-        let made: Made = match number {
+        let made: MadeObject = match number {
             0..3 => ("networkpolicies", *self.chance.of(&NAMESPACES), format!("np{number}")),
             _ => ("clusternetworkpolicies", "", format!("cnp{number}")),
         };

@@ -86,7 +86,7 @@ impl Pings {
 
     /// Ends the pings. Returns how many were sent, and the numbers of those that were not answered;
     /// waits for the answers that are still on their way.
-    fn lost(mut self) -> Lost {
+    fn lost(mut self) -> Loss {
         kill_process(Pid::from_child(self.ping.child()), Signal::QUIT).unwrap();
         wait_until("ping to say how many it has sent", || !self.counts().is_empty());
         let sent = self.counts()[0];
@@ -96,17 +96,17 @@ impl Pings {
         };
         let begin = Instant::now();
         wait_until("all answers", || lost().is_empty() || super::SOON < begin.elapsed());
-        Lost { way: self.said.display().to_string(), sent, numbers: lost() }
+        Loss { way: self.said.display().to_string(), sent, numbers: lost() }
     }
 
     /// Asserts that every ping so far was answered, and ends the pings. Otherwise says which ways
     /// have lost some, and what the kernel counts as lost.
     #[track_caller]
     pub(super) fn assert_nothing_lost(fabric: &Fabric, all: Vec<Pings>) {
-        let all: Vec<Lost> = all.into_iter().map(Pings::lost).collect();
-        let is_bad = |one: &&Lost| one.sent == 0 || !one.numbers.is_empty();
+        let all: Vec<Loss> = all.into_iter().map(Pings::lost).collect();
+        let is_bad = |one: &&Loss| one.sent == 0 || !one.numbers.is_empty();
         let bad: Vec<String> = (all.iter().filter(is_bad))
-            .map(|Lost { way, sent, numbers }| format!("{way}: lost {numbers:?} of {sent}"))
+            .map(|Loss { way, sent, numbers }| format!("{way}: lost {numbers:?} of {sent}"))
             .collect();
         if bad.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl Pings {
 }
 
 /// What was lost on one way.
-struct Lost {
+struct Loss {
     way: String,
     sent: u16,
     numbers: Vec<u16>,

@@ -25,19 +25,19 @@ const MOST: u16 = 4999;
 
 /// A node that exists only in the list. It is behind the router, so tunnels lead to it.
 #[derive(Debug, Clone, Copy)]
-struct Other {
+struct OtherNode {
     name: u16,
     address: u16,
     prefix: u16,
 }
 
-impl Other {
+impl OtherNode {
     fn new(number: u16) -> Self {
-        Other { name: number, address: number, prefix: number }
+        OtherNode { name: number, address: number, prefix: number }
     }
 
-    fn many(count: u16) -> impl Iterator<Item = Other> {
-        (FIRST..FIRST + count).map(Other::new)
+    fn many(count: u16) -> impl Iterator<Item = OtherNode> {
+        (FIRST..FIRST + count).map(OtherNode::new)
     }
 
     fn name(self) -> String {
@@ -100,7 +100,7 @@ impl Fabric {
 
     /// The list of this node and this many others.
     fn list_of(&self, count: u16) -> String {
-        self.nodes[0].entry() + &Other::many(count).map(Other::entry).collect::<String>()
+        self.nodes[0].entry() + &OtherNode::many(count).map(OtherNode::entry).collect::<String>()
     }
 }
 
@@ -184,10 +184,10 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
         let family = if prefix.contains(':') { 6 } else { 4 };
         shows(&format!("ip -{family} route show {prefix} proto 78"))
     };
-    let new = Other::new(9000);
-    let moved = Other { address: 9001, ..new };
-    let renumbered = Other { prefix: 9001, ..moved };
-    let write = |node: Other| fabric.write_list(&(others.clone() + &node.entry()));
+    let new = OtherNode::new(9000);
+    let moved = OtherNode { address: 9001, ..new };
+    let renumbered = OtherNode { prefix: 9001, ..moved };
+    let write = |node: OtherNode| fabric.write_list(&(others.clone() + &node.entry()));
     let [_, new_v6] = new.prefixes();
     let [renumbered_v4, renumbered_v6] = renumbered.prefixes();
     let [_, moved_to] = moved.underlay();
@@ -258,8 +258,8 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
     let mut fabric = Fabric::for_many("routing-size-together");
     let few = fabric.list_of(10);
     fabric.write_list(&few);
-    let new = || (1000..1000 + TOGETHER).map(Other::new);
-    let ([to, _], narrow) = (Other::new(1000).underlay(), Other::new(1000).name());
+    let new = || (1000..1000 + TOGETHER).map(OtherNode::new);
+    let ([to, _], narrow) = (OtherNode::new(1000).underlay(), OtherNode::new(1000).name());
     fabric.lab.sh(&format!(
         "ip link add far type bridge && ip addr add 203.0.113.1/24 dev far && ip link set far up && \
          ip route add {to} via 203.0.113.2 mtu 1400"
@@ -272,8 +272,8 @@ fn vm_many_nodes_that_come_together_are_few_questions() {
     fabric.start();
     let trace = Trace::of(&fabric.nodes[0]);
     let host = &fabric.nodes[0].host;
-    let many = few + &new().map(Other::entry).collect::<String>();
-    let [_, last] = Other::new(1000 + TOGETHER - 1).prefixes();
+    let many = few + &new().map(OtherNode::entry).collect::<String>();
+    let [_, last] = OtherNode::new(1000 + TOGETHER - 1).prefixes();
     let counts = trace.count(
         "them to come",
         || fabric.write_list(&many),
@@ -317,8 +317,9 @@ fn vm_a_routers_table_is_not_listed_for_nodes_that_come() {
     fabric.start();
     let trace = Trace::of(&fabric.nodes[0]);
     let host = &fabric.nodes[0].host;
-    let many = few + &(1000..1000 + TOGETHER).map(|n| Other::new(n).entry()).collect::<String>();
-    let [_, last] = Other::new(1000 + TOGETHER - 1).prefixes();
+    let many =
+        few + &(1000..1000 + TOGETHER).map(|n| OtherNode::new(n).entry()).collect::<String>();
+    let [_, last] = OtherNode::new(1000 + TOGETHER - 1).prefixes();
     let counts = trace.count(
         "them to come",
         || fabric.write_list(&many),
@@ -395,7 +396,7 @@ fn in_a_quiet_hour_the_api_server_is_asked_for_watches_alone() {
     assert_eq!(in_an_hour, 13);
     assert_eq!((at_start["list nodes"], at_start["watch nodes"]), (1, 1), "{at_start:?}");
     // The service also receives the events of the last watch.
-    api.create(&Other::new(FIRST).object());
+    api.create(&OtherNode::new(FIRST).object());
     wait_until("the other node", || fabric.routes(0)["rows"].to_string().contains("node-10"));
 }
 

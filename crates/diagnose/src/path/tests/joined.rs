@@ -1,6 +1,6 @@
 //! Containers that are not on a bridge of the node, or on one that a VRF or VLANs divide.
 
-use scene::filter::{Compare, Header, Step};
+use scene::filter::{Comparison, Header, Step};
 use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
 
 use super::super::samples::{access, in_vrf, on_parent, with_vlans};
@@ -213,7 +213,8 @@ fn the_gateway_of_a_vlan_is_a_link_above_the_bridge_or_the_end_of_a_pair() {
 /// `vlan id ID`, as nft writes it for frames of a bridge.
 fn vlan_id(id: u8) -> Vec<Step> {
     let load = |offset| Step::Payload { base: Header::Link, offset, len: 2, to: 0 };
-    let equal = |with: [u8; 2]| Step::Compare { op: Compare::Equal, from: 0, with: with.to_vec() };
+    let equal =
+        |with: [u8; 2]| Step::Compare { op: Comparison::Equal, from: 0, with: with.to_vec() };
     let mask = Step::Bitwise { from: 0, to: 0, mask: vec![0x0f, 0xff], xor: vec![0, 0] };
     vec![load(12), equal([0x81, 0]), load(14), mask, equal([0, id])]
 }

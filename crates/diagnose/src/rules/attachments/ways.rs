@@ -84,15 +84,15 @@ static SYSCTLS: [(&str, &[WayKind]); 9] = [
 ];
 
 /// A way, and its IP version; `None`: both.
-type Broken = (WayKind, Option<Family>);
+type BrokenWay = (WayKind, Option<Family>);
 
 /// Returns the ways that a plugin's differences break. A plugin that does not say what differs may
 /// mean anything.
-pub(super) fn of(drift: &Drift, attachment: &Attachment) -> Vec<Broken> {
+pub(super) fn of(drift: &Drift, attachment: &Attachment) -> Vec<BrokenWay> {
     if drift.items.is_empty() {
         return with(ALL, &[None]);
     }
-    let mut all: Vec<Broken> =
+    let mut all: Vec<BrokenWay> =
         drift.items.iter().flat_map(|item| of_item(item, attachment)).collect();
     all.sort_unstable();
     all.dedup();
@@ -103,7 +103,7 @@ pub(super) fn of(drift: &Drift, attachment: &Attachment) -> Vec<Broken> {
     all
 }
 
-fn with(kinds: &[WayKind], families: &[Option<Family>]) -> Vec<Broken> {
+fn with(kinds: &[WayKind], families: &[Option<Family>]) -> Vec<BrokenWay> {
     let each = |family: &Option<Family>| {
         let family = *family;
         kinds.iter().map(move |kind| (*kind, family)).collect::<Vec<_>>()
@@ -111,7 +111,7 @@ fn with(kinds: &[WayKind], families: &[Option<Family>]) -> Vec<Broken> {
     families.iter().flat_map(each).collect()
 }
 
-fn of_item(item: &Item, attachment: &Attachment) -> Vec<Broken> {
+fn of_item(item: &Item, attachment: &Attachment) -> Vec<BrokenWay> {
     let families = families(item);
     match item.kind {
         ItemKind::Setting | ItemKind::Shaping => Vec::new(),
@@ -151,7 +151,7 @@ fn families(item: &Item) -> Vec<Option<Family>> {
     }
 }
 
-fn of_sysctl(path: &str) -> Vec<Broken> {
+fn of_sysctl(path: &str) -> Vec<BrokenWay> {
     let family = match (path.contains("ipv4"), path.contains("ipv6")) {
         (true, false) => Some(Family::V4),
         (false, true) => Some(Family::V6),
@@ -189,7 +189,7 @@ fn of_port(what: &str) -> &'static [WayKind] {
 }
 
 /// Returns what our sets that are named in some words break; if none is named, `whole`.
-fn of_sets(what: &str, whole: &[WayKind], families: &[Option<Family>]) -> Vec<Broken> {
+fn of_sets(what: &str, whole: &[WayKind], families: &[Option<Family>]) -> Vec<BrokenWay> {
     if what.contains("route_localnet") {
         return with(&[WayKind::PublishedHere], &[Some(Family::V4)]);
     }
@@ -214,7 +214,7 @@ mod tests {
         Item { kind, what: what.to_owned(), addresses, ..Item::default() }
     }
 
-    fn broken(item: Item) -> Vec<Broken> {
+    fn broken(item: Item) -> Vec<BrokenWay> {
         let drift = Drift {
             plugin: "bridge".to_owned(),
             code: 104,
@@ -230,7 +230,7 @@ mod tests {
         of(&drift, &attachment)
     }
 
-    fn is_broken(of: &[Broken], kind: WayKind, family: Family) -> bool {
+    fn is_broken(of: &[BrokenWay], kind: WayKind, family: Family) -> bool {
         of.iter().any(|(one, own)| *one == kind && own.is_none_or(|own| own == family))
     }
 

@@ -4,13 +4,13 @@ use expect_test::expect;
 use scene::filter::{Family as Kin, Step, Table};
 
 use super::*;
-use crate::causes::{Explained, sort};
+use crate::causes::{RootCause, sort};
 use crate::filter::samples::{
     accept, base, chain, destination, destination_in, dnat, drop, dropping, established, iifname,
     jump, nat, oifname, rule, source, table, udp_from, udp_port,
 };
 use crate::path::samples::{ip, node, with};
-use crate::question::{Answer, Answers, Asked, Question};
+use crate::question::{Answer, Answers, Probe, Question};
 use crate::rules::names;
 
 /// The same node; its first container asks a server for names.
@@ -21,8 +21,8 @@ fn asking(server: &str) -> Scene {
 }
 
 /// What is found of filters, and of a server of names that does not answer.
-fn causes(scene: &Scene, server: &str) -> Vec<Explained> {
-    let asked = Asked::Name { server: ip(server) };
+fn causes(scene: &Scene, server: &str) -> Vec<RootCause> {
+    let asked = Probe::Name { server: ip(server) };
     let question = Question { from: Some("c2".to_owned()), asked };
     let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
     let look = Look { scene, answers: &answers, only: None, to: None };
@@ -31,8 +31,8 @@ fn causes(scene: &Scene, server: &str) -> Vec<Explained> {
 }
 
 /// The causes, and how often a server of names is explained.
-fn told(causes: &[Explained]) -> Vec<String> {
-    let line = |cause: &Explained| {
+fn told(causes: &[RootCause]) -> Vec<String> {
+    let line = |cause: &RootCause| {
         let explained = cause.explains.iter().filter(|one| one.id == "nameserver-silent").count();
         format!("{}: {} ({explained})", cause.finding.id, cause.finding.says)
     };

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use scene::Transport;
 
 use super::say::{self, Sort};
-use super::{Caught, caught};
+use super::{FilterStop, caught};
 use crate::Look;
-use crate::filter::{Carries, Port};
+use crate::filter::{Payload, Port};
 use crate::finding::Finding;
 use crate::path::{Site, Trip, carries, echo};
 
@@ -18,7 +18,7 @@ use crate::path::{Site, Trip, carries, echo};
 const ICMP: &str = "ICMP";
 
 /// What is sent to an address, with the name of its protocol.
-fn tried(to: IpAddr) -> [(&'static str, Carries); 3] {
+fn tried(to: IpAddr) -> [(&'static str, Payload); 3] {
     [
         ("TCP", carries(Transport::Tcp, Port::Any)),
         ("UDP", carries(Transport::Udp, Port::Any)),
@@ -27,7 +27,7 @@ fn tried(to: IpAddr) -> [(&'static str, Carries); 3] {
 }
 
 pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
-    let mut stopped: Vec<(Caught, Vec<&'static str>)> = Vec::new();
+    let mut stopped: Vec<(FilterStop, Vec<&'static str>)> = Vec::new();
     for (name, with) in tried(to.address) {
         for one in caught(look.scene, &Trip::Between { from, to, with }) {
             match stopped.iter_mut().find(|(known, _)| known.is_at(&one)) {

@@ -9,10 +9,10 @@ use scene::{Container, Scene, Transport};
 use super::super::{Rule, containers, family_of};
 use super::{caught, proved};
 use crate::Look;
-use crate::filter::{Carries, Place, Port};
+use crate::filter::{Payload, Place, Port};
 use crate::finding::Finding;
 use crate::path::{Site, Trip, carries};
-use crate::question::{Answer, Asked};
+use crate::question::{Answer, Probe};
 use crate::whose;
 
 pub(in crate::rules) const RULE: Rule = Rule {
@@ -46,8 +46,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             let (whom, what) = match asked {
-                Asked::Name { server } => (server.to_string(), ", which it asks for names"),
-                Asked::Connect { to } => (to.to_string(), ""),
+                Probe::Name { server } => (server.to_string(), ", which it asks for names"),
+                Probe::Connect { to } => (to.to_string(), ""),
                 _ => continue,
             };
             if is_denied(look, &owners, container, asked, answer) {
@@ -71,12 +71,12 @@ pub(in crate::rules) fn is_denied(
     look: Look<'_>,
     owners: &Owners<'_>,
     container: &Container,
-    asked: &Asked,
+    asked: &Probe,
     answer: &Answer,
 ) -> bool {
     let (to, with) = match asked {
-        Asked::Name { server } => (*server, carries(Transport::Udp, Port::Is(53))),
-        Asked::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
+        Probe::Name { server } => (*server, carries(Transport::Udp, Port::Is(53))),
+        Probe::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
         _ => return false,
     };
     match answer {
@@ -104,7 +104,7 @@ fn is_stopped(
     owners: &Owners<'_>,
     container: &Container,
     to: IpAddr,
-    with: Carries,
+    with: Payload,
 ) -> bool {
     let ends = |trip: &Trip<'_>| {
         caught(scene, trip).iter().any(|one| is_policy(&one.place, one.back, scene))
@@ -128,7 +128,7 @@ mod tests {
     use crate::rules::{names, ways};
     use scene::filter::{Family as Kin, Hook};
 
-    fn asked(asked: Asked) -> Question {
+    fn asked(asked: Probe) -> Question {
         Question { from: Some("c2".to_owned()), asked }
     }
 
@@ -147,8 +147,8 @@ mod tests {
 
     /// Names and a connection that get no answer.
     fn questions() -> Vec<(Question, Answer)> {
-        let name = asked(Asked::Name { server: ip("198.51.100.53") });
-        let port = asked(Asked::Connect { to: "198.51.100.1:443".parse().unwrap() });
+        let name = asked(Probe::Name { server: ip("198.51.100.53") });
+        let port = asked(Probe::Connect { to: "198.51.100.1:443".parse().unwrap() });
         vec![(name, silent()), (port, silent())]
     }
 
@@ -187,7 +187,7 @@ mod tests {
             rule: Some(("inet netwright-policy".to_owned(), "deny-out".to_owned(), 7)),
             back: false,
         };
-        let name = asked(Asked::Name { server: ip("198.51.100.53") });
+        let name = asked(Probe::Name { server: ip("198.51.100.53") });
         let ended = vec![(name, Answer::Silent { hops: vec![hop] })];
         assert_eq!(told(&scene, ended), ["policy-denies"]);
     }

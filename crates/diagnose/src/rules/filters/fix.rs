@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use scene::Scene;
 use scene::filter::{Hook, Step, Table};
 
-use super::Caught;
+use super::FilterStop;
 use super::say::Sort;
 use crate::Look;
 use crate::filter::{Layer, Place};
@@ -19,7 +19,12 @@ use crate::restored;
 use crate::whose::{self, Owner};
 
 /// Returns what lets a way of a container pass a filter.
-pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Vec<Help> {
+pub(super) fn help(
+    look: Look<'_>,
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    caught: &FilterStop,
+) -> Vec<Help> {
     let place = &caught.place;
     let netns = caught.inside.as_deref().and_then(|id| look.scene.container(id));
     let netns = netns.map(|container| container.netns.as_str());
@@ -72,7 +77,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
             let network = &site.attachment.network;
             let or =
                 format!("or give network {network} a subnet in which the cluster has no Services");
-            with(accept(At::Base, site, sort, caught, &nets, None), or)
+            with(accept(InsertPoint::Base, site, sort, caught, &nets, None), or)
         }
         // A rule before it would let everything past Calico's policies.
         Some(Owner::Calico) if whose::is_for_links(place) => {
@@ -86,7 +91,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
         Some(Owner::Docker) if place.chain == "DOCKER-USER" => {
             without(site, sort, caught, &nets, netns)
         }
-        _ => all(accept(At::Base, site, sort, caught, &nets, netns)),
+        _ => all(accept(InsertPoint::Base, site, sort, caught, &nets, netns)),
     }
 }
 
@@ -95,7 +100,7 @@ pub(super) fn help(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Ca
 fn without(
     site: &Site<'_>,
     sort: &Sort<'_>,
-    caught: &Caught,
+    caught: &FilterStop,
     nets: &[IpNet],
     netns: Option<&str>,
 ) -> Vec<Help> {
@@ -109,7 +114,8 @@ fn without(
         let start = "start the program that reads the queue, or see why it judges none".to_owned();
         return vec![Help::Advice(start), Help::Advice(or)];
     }
-    let commands = accept(At::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
+    let commands =
+        accept(InsertPoint::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
     let or = format!("or remove the rule, if nobody needs it any more: {removed}");
     commands.chain([Help::Advice(or)]).collect()
 }
@@ -142,8 +148,8 @@ pub(in crate::rules) fn opened(
         _ if matches!(place.hook, Hook::Ingress | Hook::Egress) => return removal(place, None),
         _ => {
             let at = match owner {
-                None if place.rule.is_some() => At::Rule,
-                _ => At::Base,
+                None if place.rule.is_some() => InsertPoint::Rule,
+                _ => InsertPoint::Base,
             };
             let all: Vec<Match<'_>> = match nets {
                 [] => vec![Match::Port(None, "udp", port)],
@@ -313,7 +319,7 @@ enum Match<'n> {
 
 /// Where a rule is inserted that lets packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum InsertPoint {
     /// At the beginning of the base chain: the chain's owner may write its other chains again.
     Base,
     /// Before the rule that stops the packets: what comes earlier still judges them.
@@ -322,10 +328,10 @@ enum At {
 
 /// Returns the commands that let packets pass.
 fn accept(
-    at: At,
+    at: InsertPoint,
     site: &Site<'_>,
     sort: &Sort<'_>,
-    caught: &Caught,
+    caught: &FilterStop,
     nets: &[IpNet],
     netns: Option<&str>,
 ) -> Vec<String> {
@@ -391,11 +397,11 @@ fn leaves(place: &Place) -> bool {
 }
 
 /// Returns the command that inserts a rule.
-fn insert(at: At, place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
+fn insert(at: InsertPoint, place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
     let Place { family, table, base, .. } = place;
     let (chain, rule) = match at {
-        At::Base => (base, None),
-        At::Rule => (&place.chain, place.rule),
+        InsertPoint::Base => (base, None),
+        InsertPoint::Rule => (&place.chain, place.rule),
     };
     let leaves = leaves(place);
     let is_iptables =

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::filter::samples::{base, drop, rule, table, unknown};
     use crate::path::samples::{ip, node, with};
-    use crate::question::{Answer, Answers, Asked, Question};
+    use crate::question::{Answer, Answers, Probe, Question};
 
     fn at(link: &str, parts: &[Vec<Step>]) -> Scene {
         let mut chain = base("in", Hook::Ingress, 0, vec![rule(parts)]);
@@ -99,7 +99,7 @@ mod tests {
         with(node(), table(Kin::Netdev, "own", vec![chain]))
     }
 
-    fn told(scene: &Scene, all: Vec<(Asked, Answer)>) -> Vec<String> {
+    fn told(scene: &Scene, all: Vec<(Probe, Answer)>) -> Vec<String> {
         let of = |(asked, answer)| (Question { from: Some("c2".to_owned()), asked }, answer);
         let answers = Answers { all: all.into_iter().map(of).collect() };
         let found = judge(Look { scene, answers: &answers, only: None, to: None });
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_rule_that_sends_frames_elsewhere_is_told_of_who_gets_no_answer() {
-        let name = || Asked::Name { server: ip("198.51.100.53") };
-        let echo = || Asked::Echo { to: ip("10.88.0.1") };
+        let name = || Probe::Name { server: ip("198.51.100.53") };
+        let echo = || Probe::Echo { to: ip("10.88.0.1") };
         let silent = || Answer::Silent { hops: Vec::new() };
         let reached = || Answer::Reached { after_us: 1 };
         let all = at("veth2", &[unknown("fwd")]);

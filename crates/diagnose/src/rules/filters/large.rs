@@ -9,10 +9,10 @@ use scene::{Container, Namespace, Transport};
 use super::super::family_of;
 use super::{fix, source};
 use crate::Look;
-use crate::filter::{Carries, End, Place, Port};
+use crate::filter::{End, Payload, Place, Port};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Site, carries, echo};
-use crate::question::{Answer, Asked};
+use crate::question::{Answer, Probe};
 use crate::whose;
 
 /// NFT_META_LEN (linux include/uapi/linux/netfilter/nf_tables.h).
@@ -21,7 +21,7 @@ const META_LENGTH: u32 = 0;
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (question, answer) in &look.answers.all {
-        let (Asked::Size { to, .. }, Answer::UpTo { answered, lost }) = (&question.asked, answer)
+        let (Probe::Size { to, .. }, Answer::UpTo { answered, lost }) = (&question.asked, answer)
         else {
             continue;
         };
@@ -55,12 +55,12 @@ pub(in crate::rules) fn is_of_echo_alone(
 }
 
 /// A connection to a port that large packets go to (IANA: `https`).
-fn tcp() -> Carries {
+fn tcp() -> Payload {
     carries(Transport::Tcp, Port::Is(443))
 }
 
 /// Returns the rule that may drop a container's packets to an address for their size.
-fn asked(look: Look<'_>, container: &Container, to: IpAddr, with: Carries) -> Option<Place> {
+fn asked(look: Look<'_>, container: &Container, to: IpAddr, with: Payload) -> Option<Place> {
     let host = &look.scene.host;
     let mut sites = Site::all(look.scene, container, family_of(to));
     let walked = sites.find_map(|site| source::through(look, &site, to, with))?;
@@ -97,7 +97,7 @@ fn is_size(step: &Step) -> bool {
 #[cfg(test)]
 mod tests {
     use scene::Scene;
-    use scene::filter::{Compare, Family as Kin, Hook};
+    use scene::filter::{Comparison, Family as Kin, Hook};
 
     use super::*;
     use crate::filter::samples::{base, drop, protocol, rule, table};
@@ -108,7 +108,7 @@ mod tests {
     fn limits(of: Vec<Step>) -> Scene {
         let large = vec![
             Step::Meta { key: Meta::Other(META_LENGTH), to: 0 },
-            Step::Compare { op: Compare::Greater, from: 0, with: vec![0, 0, 5, 20] },
+            Step::Compare { op: Comparison::Greater, from: 0, with: vec![0, 0, 5, 20] },
         ];
         let rules = vec![rule(&[of, large, drop()])];
         with(node(), table(Kin::Ip, "own", vec![base("forward", Hook::Forward, 0, rules)]))
@@ -117,7 +117,7 @@ mod tests {
     /// The rules that are told, and whether only echo requests are meant.
     fn told(scene: &Scene) -> (Vec<String>, bool) {
         let to = ip("198.51.100.1");
-        let asked = Asked::Size { to, up_to: 1500 };
+        let asked = Probe::Size { to, up_to: 1500 };
         let question = Question { from: Some("c2".to_owned()), asked };
         let lost = Answer::UpTo { answered: 1300, lost: 1301 };
         let answers = Answers { all: vec![(question, lost)] };

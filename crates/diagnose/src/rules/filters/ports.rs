@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use scene::filter::Hook;
-use scene::{Container, Link, Port as Published, Scene};
+use scene::{Container, Link, Port as PublishedPort, Scene};
 
 use super::super::family_of;
 use super::{others, say};
@@ -19,7 +19,7 @@ use crate::whose::{self, Owner};
 pub(super) fn entrance<'s>(
     scene: &'s Scene,
     family: Family,
-    port: &Published,
+    port: &PublishedPort,
 ) -> Option<(IpAddr, &'s Link)> {
     let by = path::uplink(scene, family == Family::V4)?;
     let at = match port.host_ip {
@@ -36,7 +36,7 @@ pub(super) fn entrance<'s>(
 }
 
 /// Says whether programs of the node reach a published port by loopback.
-pub(super) fn is_here(port: &Published, family: Family) -> bool {
+pub(super) fn is_here(port: &PublishedPort, family: Family) -> bool {
     port.host_ip
         .is_none_or(|at| family_of(at) == family && (at.is_unspecified() || at.is_loopback()))
 }
@@ -83,14 +83,14 @@ pub(super) fn redirected(
     found
 }
 
-fn arriving(scene: &Scene, port: &Published, family: Family, beyond: &[IpAddr]) -> Vec<Packet> {
+fn arriving(scene: &Scene, port: &PublishedPort, family: Family, beyond: &[IpAddr]) -> Vec<Packet> {
     let Some((at, by)) = entrance(scene, family, port) else { return Vec::new() };
     let with = path::carries(port.transport, Port::Is(port.host));
     let packet = |from: IpAddr| Packet::first(from, at, with).between(Some(&by.name), None);
     clients(by, family, beyond).map(packet).collect()
 }
 
-fn local(port: &Published, family: Family) -> Packet {
+fn local(port: &PublishedPort, family: Family) -> Packet {
     let own = path::loopback(family == Family::V4);
     let with = path::carries(port.transport, Port::Is(port.host));
     Packet::first(own, own, with).between(None, Some("lo"))
@@ -102,7 +102,7 @@ fn taken(
     hook: Hook,
     packets: &[Packet],
     own: IpAddr,
-    port: &Published,
+    port: &PublishedPort,
 ) -> Option<Place> {
     let mut common: Option<Place> = None;
     for packet in packets {

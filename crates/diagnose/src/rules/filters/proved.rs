@@ -7,7 +7,7 @@ use super::say;
 use crate::Look;
 use crate::filter::{Layer, Place};
 use crate::finding::{Finding, WayKind};
-use crate::question::{Answer, Asked, Hop};
+use crate::question::{Answer, Hop, Probe};
 use crate::whose;
 
 /// Adds what was seen of probes: to findings of the same rule, or as findings of their own.
@@ -67,26 +67,26 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
 
 /// Says whether a probe that a rule drops shows a fault. Many firewalls drop echo requests and let
 /// all else through, and many take nothing from containers but questions for names.
-fn says_all(asked: &Asked, hop: &Hop, place: &Place) -> bool {
+fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
     match asked {
-        Asked::Name { .. } => true,
-        Asked::Connect { .. } => hop.back || place.hook != Hook::Input,
-        Asked::Echo { .. }
-        | Asked::EchoBy { .. }
-        | Asked::Size { .. }
-        | Asked::NameBelow { .. }
-        | Asked::WhoHas { .. } => false,
+        Probe::Name { .. } => true,
+        Probe::Connect { .. } => hop.back || place.hook != Hook::Input,
+        Probe::Echo { .. }
+        | Probe::EchoBy { .. }
+        | Probe::Size { .. }
+        | Probe::NameBelow { .. }
+        | Probe::WhoHas { .. } => false,
     }
 }
 
-fn target(asked: &Asked) -> String {
+fn target(asked: &Probe) -> String {
     match asked {
-        Asked::Echo { to } | Asked::EchoBy { to, .. } | Asked::Size { to, .. } => {
+        Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => {
             format!(" to {to}")
         }
-        Asked::Connect { to } => format!(" to {to}"),
-        Asked::Name { server } | Asked::NameBelow { server, .. } => format!(" to {server}"),
-        Asked::WhoHas { address, .. } => format!(" for {address}"),
+        Probe::Connect { to } => format!(" to {to}"),
+        Probe::Name { server } | Probe::NameBelow { server, .. } => format!(" to {server}"),
+        Probe::WhoHas { address, .. } => format!(" for {address}"),
     }
 }
 

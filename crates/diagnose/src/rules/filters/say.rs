@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use scene::filter::{Hook, Step, Table};
-use scene::{Container, Port as Published};
+use scene::{Container, Port as PublishedPort};
 
 use super::super::{BY_ITSELF, containers, unanswered};
-use super::{Caught, between, fix};
+use super::{FilterStop, between, fix};
 use crate::Look;
-use crate::filter::{Carries, Layer, Place, Port};
+use crate::filter::{Layer, Payload, Place, Port};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
@@ -19,12 +19,12 @@ pub(super) enum Sort<'p> {
     Inside,
     Resolve,
     Outside,
-    To(IpAddr, Carries),
+    To(IpAddr, Payload),
     /// By these protocols.
     Between(&'p [&'static str]),
     FromNode,
-    Published(&'p Published),
-    PublishedHere(&'p Published),
+    Published(&'p PublishedPort),
+    PublishedHere(&'p PublishedPort),
 }
 
 impl Sort<'_> {
@@ -36,7 +36,7 @@ impl Sort<'_> {
             Sort::Inside => format!("programs of {called} do not reach each other"),
             Sort::Resolve => format!("containers of {network} do not find their gateway"),
             Sort::Outside => format!("containers of {network} do not reach beyond this node"),
-            Sort::To(to, Carries::Udp { .. }) => {
+            Sort::To(to, Payload::Udp { .. }) => {
                 format!("containers of {network} do not reach their server of names {to}")
             }
             Sort::To(to, _) => format!("containers of {network} do not reach {to}"),
@@ -64,7 +64,7 @@ impl Sort<'_> {
             Sort::Inside => self.fails(site),
             Sort::Resolve => format!("{called} does not find its gateway"),
             Sort::Outside => format!("{called} does not reach beyond this node"),
-            Sort::To(to, Carries::Udp { .. }) => {
+            Sort::To(to, Payload::Udp { .. }) => {
                 format!("{called} does not reach its server of names {to}")
             }
             Sort::To(to, _) => format!("{called} does not reach {to}"),
@@ -81,8 +81,8 @@ impl Sort<'_> {
     /// The protocol and port that it leads to, if it is one.
     pub(super) fn port(&self) -> Option<(&'static str, u16)> {
         match self {
-            Sort::To(_, Carries::Tcp { destination: Port::Is(port), .. }) => Some(("tcp", *port)),
-            Sort::To(_, Carries::Udp { destination: Port::Is(port), .. }) => Some(("udp", *port)),
+            Sort::To(_, Payload::Tcp { destination: Port::Is(port), .. }) => Some(("tcp", *port)),
+            Sort::To(_, Payload::Udp { destination: Port::Is(port), .. }) => Some(("udp", *port)),
             Sort::Published(port) | Sort::PublishedHere(port) => {
                 Some((port.transport.as_str(), port.container))
             }
@@ -113,7 +113,7 @@ impl Sort<'_> {
                 WayKind::PublishedHere,
             ],
             Sort::Outside => &[WayKind::Outside, WayKind::Names],
-            Sort::To(_, Carries::Udp { .. }) => &[WayKind::Names],
+            Sort::To(_, Payload::Udp { .. }) => &[WayKind::Names],
             Sort::To(..) => &[WayKind::Outside],
             Sort::Between(_) => &[WayKind::Between],
             Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
@@ -129,9 +129,9 @@ pub(super) fn all(
     look: Look<'_>,
     site: &Site<'_>,
     sort: &Sort<'_>,
-    caught: Vec<Caught>,
+    caught: Vec<FilterStop>,
 ) -> Vec<Finding> {
-    let is_fault = |one: &Caught| !whose::is_policy(&one.place, one.back, look.scene);
+    let is_fault = |one: &FilterStop| !whose::is_policy(&one.place, one.back, look.scene);
     caught.iter().filter(|one| is_fault(one)).map(|one| stopped(look, site, sort, one)).collect()
 }
 
@@ -145,8 +145,8 @@ pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
     }
 }
 
-fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> Finding {
-    let Caught { place, back, inside, .. } = caught;
+fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop) -> Finding {
+    let FilterStop { place, back, inside, .. } = caught;
     let does = match caught.reject {
         Some(_) => "refuses",
         None if caught.expires => "leaves too few hops to",
@@ -191,7 +191,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) ->
 }
 
 /// Says what was computed, and what the rule has counted.
-fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> String {
+fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop) -> String {
     let address = site.address;
     let packet = match sort {
         Sort::Inside => "a packet over loopback".to_owned(),
@@ -221,7 +221,7 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
 }
 
 /// What the rule itself does not say.
-fn because(look: Look<'_>, caught: &Caught) -> &'static str {
+fn because(look: Look<'_>, caught: &FilterStop) -> &'static str {
     let is_queue = fix::is_queue(&caught.place);
     let inside = match &caught.inside {
         Some(id) => look.scene.container(id).and_then(|container| container.inside.as_ref()),
@@ -238,7 +238,7 @@ fn because(look: Look<'_>, caught: &Caught) -> &'static str {
     }
 }
 
-fn counted(look: Look<'_>, caught: &Caught) -> Option<u64> {
+fn counted(look: Look<'_>, caught: &FilterStop) -> Option<u64> {
     let Place { family, table, chain, rule, .. } = &caught.place;
     let (_, handle) = (*rule)?;
     let namespace = match &caught.inside {
@@ -260,7 +260,7 @@ pub(super) fn redirected(
     look: Look<'_>,
     container: &Container,
     family: Family,
-    port: &Published,
+    port: &PublishedPort,
     place: &Place,
 ) -> Finding {
     let what = format!("{}/{}", port.host, port.transport.as_str());

@@ -2,7 +2,7 @@
 //! write them. None of them may give a finding.
 
 use scene::filter::{
-    Chain, Compare, Element, Family as Kin, Header, LegacyTable, MapTo, Meta, Set, Step, Verdict,
+    Chain, Comparison, Element, Family as Kin, Header, LegacyTable, MapTo, Meta, Set, Step, Verdict,
 };
 
 use super::*;
@@ -31,7 +31,7 @@ fn translated() -> Vec<Step> {
     vec![
         Step::Connection { key: scene::filter::Connection::Status, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x20_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::NotEqual, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ]
 }
 
@@ -129,7 +129,7 @@ fn ufw_with_a_route() {
 fn a_closed_node() {
     let neighbours = vec![
         Step::Meta { key: Meta::L4Proto, to: 0 },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![58] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![58] },
         Step::Payload { base: Header::Transport, offset: 0, len: 1, to: 0 },
         Step::Lookup { set: "kinds".to_owned(), from: 0, invert: false, to: None },
     ];
@@ -163,9 +163,9 @@ fn firewalld_that_looks_at_the_way_back() {
         vec![rule(&[
             vec![
                 Step::Meta { key: Meta::NfProto, to: 0 },
-                Step::Compare { op: Compare::Equal, from: 0, with: vec![10] },
+                Step::Compare { op: Comparison::Equal, from: 0, with: vec![10] },
                 Step::Fib { source: true, kind: false, to: 0 },
-                Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+                Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
             ],
             drop(),
         ])],
@@ -192,12 +192,12 @@ fn kube_proxy_with_nftables() {
     let new = vec![
         Step::Connection { key: scene::filter::Connection::State, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 8_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::NotEqual, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ];
     let mark = vec![
         Step::Meta { key: Meta::Mark, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x4000_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
-        Step::Compare { op: Compare::Equal, from: 0, with: vec![0; 4] },
+        Step::Compare { op: Comparison::Equal, from: 0, with: vec![0; 4] },
         Step::Verdict(Verdict::Return),
     ];
     let check = |name, hook| {

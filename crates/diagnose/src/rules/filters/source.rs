@@ -12,11 +12,11 @@ use scene::filter::Hook;
 use super::super::family_of;
 use super::{fix, proved};
 use crate::Look;
-use crate::filter::{Carries, End, Layer, Packet, Place, Port, Walked, walk};
+use crate::filter::{End, Layer, Packet, Payload, Place, Port, WalkOutcome, walk};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Site, carries, echo};
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -32,8 +32,8 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     }
     let container = look.scene.container(question.from.as_deref()?)?;
     let (to, with) = match &question.asked {
-        Asked::Echo { to } => (*to, echo(*to)),
-        Asked::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
+        Probe::Echo { to } => (*to, echo(*to)),
+        Probe::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
         _ => return None,
     };
     let own = Question { from: None, asked: question.asked.clone() };
@@ -60,7 +60,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
 
 /// Returns the rule that surely gives a packet to an address beyond the node a source that the node
 /// does not have, and that source.
-fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Carries) -> Option<(Place, IpAddr)> {
+fn given(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Option<(Place, IpAddr)> {
     let [_, _, left] = through(look, site, to, with)?;
     left.source_to.filter(|(_, source)| look.scene.host.owner_of(*source).is_none())
 }
@@ -71,19 +71,19 @@ pub(super) fn through(
     look: Look<'_>,
     site: &Site<'_>,
     to: IpAddr,
-    with: Carries,
-) -> Option<[Walked; 3]> {
+    with: Payload,
+) -> Option<[WalkOutcome; 3]> {
     let host = &look.scene.host;
     let iif = Some(site.seen_by.name.as_str());
     let first = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
     let entered = walk(host, Layer::Ip, Hook::Prerouting, &first.between(iif, None));
-    let goes_on = |walked: &Walked| matches!(walked.end, End::Passes | End::Unknown(_));
+    let goes_on = |walked: &WalkOutcome| matches!(walked.end, End::Passes | End::Unknown(_));
     if !goes_on(&entered) || entered.destination.is_some() {
         return None;
     }
     let packet = &entered.packet;
     let routed = look_up(host, Some(packet.source), packet.destination, iif, packet.mark);
-    let Routed::By { link, .. } = routed else { return None };
+    let RouteDecision::By { link, .. } = routed else { return None };
     let oif = Some(link.name.as_str());
     let sent = walk(host, Layer::Ip, Hook::Forward, &packet.between(iif, oif));
     if !goes_on(&sent) {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn told(scene: &Scene, of_node: Answer) -> Vec<(String, String)> {
-        let asked = || Asked::Echo { to: ip("192.0.2.1") };
+        let asked = || Probe::Echo { to: ip("192.0.2.1") };
         let of = |from: Option<&str>| Question { from: from.map(str::to_owned), asked: asked() };
         let silent = Answer::Silent { hops: Vec::new() };
         let all = vec![(of(Some("c2")), silent), (of(None), of_node)];

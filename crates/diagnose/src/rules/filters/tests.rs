@@ -7,7 +7,7 @@ use crate::filter::samples::{
     reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
 use crate::path::samples::{node, with};
-use crate::question::{Answer, Answers, Asked, Hop, Question};
+use crate::question::{Answer, Answers, Hop, Probe, Question};
 
 fn found(scene: &Scene) -> Vec<Finding> {
     let answers = Answers::default();
@@ -461,7 +461,11 @@ fn firewalld_with_a_zone_for_the_network() {
                     mask: 0x20_u32.to_ne_bytes().to_vec(),
                     xor: vec![0; 4],
                 },
-                Step::Compare { op: scene::filter::Compare::NotEqual, from: 0, with: vec![0; 4] },
+                Step::Compare {
+                    op: scene::filter::Comparison::NotEqual,
+                    from: 0,
+                    with: vec![0; 4],
+                },
                 Step::Verdict(scene::filter::Verdict::Accept),
             ]]),
             rule(&[iif_vmap("zones")]),
@@ -480,8 +484,8 @@ fn firewalld_with_a_zone_for_the_network() {
 fn a_rule_that_dropped_a_probe() {
     let forward = base("forward", Hook::Forward, 0, vec![rule(&[unknown("match set"), drop()])]);
     let scene = with(node(), table(Kin::Inet, "fw", vec![forward]));
-    let of = |asked: Asked| Question { from: Some("c2".to_owned()), asked };
-    let question = of(Asked::Connect { to: "198.51.100.1:80".parse().unwrap() });
+    let of = |asked: Probe| Question { from: Some("c2".to_owned()), asked };
+    let question = of(Probe::Connect { to: "198.51.100.1:80".parse().unwrap() });
     let hop = Hop {
         container: None,
         link: Some("cni0".to_owned()),
@@ -499,5 +503,5 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(found[0].id, "forward-dropped");
     assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
     // A firewall that drops echo requests may let all else through.
-    assert_eq!(judged(of(Asked::Echo { to: "198.51.100.1".parse().unwrap() })), []);
+    assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }

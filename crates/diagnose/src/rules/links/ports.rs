@@ -6,7 +6,7 @@ use super::super::{asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -96,7 +96,7 @@ fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
         other.bridge.is_some_and(|own| own.index == bridge.index)
             && !(other.host_end.isolated && site.host_end.isolated)
     })?;
-    let asked = Asked::WhoHas { address: site.address, link: other.attachment.ifname.clone() };
+    let asked = Probe::WhoHas { address: site.address, link: other.attachment.ifname.clone() };
     Some(Question { from: Some(other.container.id.clone()), asked })
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let none = Answers::default();
         let look = Look { scene: &scene, answers: &none, only: None, to: None };
         let address = crate::path::samples::ip("fd00:88::2");
-        let asked = Asked::WhoHas { address, link: "eth0".to_owned() };
+        let asked = Probe::WhoHas { address, link: "eth0".to_owned() };
         let question = Question { from: Some("c3".to_owned()), asked };
         assert_eq!(asks(look), std::slice::from_ref(&question));
         assert_eq!(judge(look), []);
@@ -182,7 +182,7 @@ mod tests {
         };
         assert_eq!(told(&scene), ["bridge link set dev veth2 locked off"; 2]);
         assert_eq!(severities(&scene, Vec::new()), [Severity::Warning; 2]);
-        let asked = Asked::Echo { to: crate::path::samples::ip("10.88.0.1") };
+        let asked = Probe::Echo { to: crate::path::samples::ip("10.88.0.1") };
         let echo = Question { from: Some("c2".to_owned()), asked };
         let answered = |answer: Answer| vec![(echo.clone(), answer)];
         let silent = answered(Answer::Silent { hops: Vec::new() });

@@ -14,13 +14,13 @@ use crate::path::Site;
 
 /// A container, or the node, on a bridge.
 #[derive(Debug, Clone, Copy)]
-struct One<'o> {
+struct BridgeMember<'o> {
     /// `None`: the node itself.
     container: Option<&'o Container>,
     link: &'o Link,
 }
 
-impl One<'_> {
+impl BridgeMember<'_> {
     fn called(self) -> String {
         let name = &self.link.name;
         match self.container {
@@ -31,8 +31,8 @@ impl One<'_> {
 }
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut by_mac: BTreeMap<(u32, String), Vec<One<'_>>> = BTreeMap::new();
-    let mut by_address: BTreeMap<(u32, IpAddr), Vec<One<'_>>> = BTreeMap::new();
+    let mut by_mac: BTreeMap<(u32, String), Vec<BridgeMember<'_>>> = BTreeMap::new();
+    let mut by_address: BTreeMap<(u32, IpAddr), Vec<BridgeMember<'_>>> = BTreeMap::new();
     // A twin that was not asked for is one all the same.
     for container in containers(Look { only: None, ..look }) {
         for family in [Family::V4, Family::V6] {
@@ -41,14 +41,14 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 let Some(bridge) = site.bridge.filter(|bridge| !bridge.vlan_filtering) else {
                     continue;
                 };
-                let one = One { container: Some(container), link: site.link };
+                let one = BridgeMember { container: Some(container), link: site.link };
                 if let Some(mac) = &site.link.mac {
                     let key = (bridge.index, mac.to_ascii_lowercase());
                     let is_bridges =
                         bridge.mac.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(mac));
                     let all = by_mac.entry(key).or_default();
                     if is_bridges {
-                        note(all, One { container: None, link: bridge });
+                        note(all, BridgeMember { container: None, link: bridge });
                     }
                     note(all, one);
                 }
@@ -58,7 +58,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             }
         }
     }
-    let is_asked = |all: &[One<'_>]| {
+    let is_asked = |all: &[BridgeMember<'_>]| {
         look.only.is_none_or(|only| {
             all.iter().filter_map(|one| one.container).any(|container| container.id == only)
         })
@@ -84,8 +84,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// Notes each one once: a link is seen for each IP version, and by several names of one namespace.
-fn note<'o>(all: &mut Vec<One<'o>>, one: One<'o>) {
-    let is_same = |known: &One<'_>| {
+fn note<'o>(all: &mut Vec<BridgeMember<'o>>, one: BridgeMember<'o>) {
+    let is_same = |known: &BridgeMember<'_>| {
         known.container.map(|container| &container.netns) == one.container.map(|own| &own.netns)
             && known.link.index == one.link.index
     };
@@ -94,12 +94,17 @@ fn note<'o>(all: &mut Vec<One<'o>>, one: One<'o>) {
     }
 }
 
-fn names(all: &[One<'_>]) -> String {
+fn names(all: &[BridgeMember<'_>]) -> String {
     let names: Vec<String> = all.iter().map(|one| one.called()).collect();
     names.join(" and ")
 }
 
-fn twins(finding: Finding, all: &[One<'_>], kinds: &[WayKind], family: Option<Family>) -> Finding {
+fn twins(
+    finding: Finding,
+    all: &[BridgeMember<'_>],
+    kinds: &[WayKind],
+    family: Option<Family>,
+) -> Finding {
     let hit = all.iter().filter_map(|one| one.container);
     let finding = hit.fold(finding, |finding, container| finding.hits(container.id.clone()));
     kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, family))

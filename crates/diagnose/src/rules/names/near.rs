@@ -11,8 +11,8 @@ use scene::Link;
 use super::super::asks_links;
 use crate::Look;
 use crate::finding::Finding;
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 
 /// The node asks who has the server's hardware address.
 pub(super) fn asks(look: Look<'_>, server: IpAddr) -> Option<Question> {
@@ -42,14 +42,14 @@ pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
 }
 
 fn question(link: &Link, server: IpAddr) -> Question {
-    Question { from: None, asked: Asked::WhoHas { address: server, link: link.name.clone() } }
+    Question { from: None, asked: Probe::WhoHas { address: server, link: link.name.clone() } }
 }
 
 /// Returns the node's link on which the server should be, and the address that says so.
 fn taken<'l>(look: Look<'l>, server: IpAddr) -> Option<(&'l Link, IpNet)> {
     let scene = look.scene;
     let routed = look_up(&scene.host, None, server, None, Some(0));
-    let Routed::By { link, via: None, .. } = routed else { return None };
+    let RouteDecision::By { link, via: None, .. } = routed else { return None };
     let own = link.addresses.iter().find(|own| own.address.contains(&server))?.address;
     let is_asked = link.up && link.carrier && link.mac.is_some() && !link.no_arp;
     // Containers' addresses are given out by pools.
@@ -88,7 +88,7 @@ mod tests {
         let look = Look { scene, answers: &answers, only: None, to: None };
         let silent = |question: Question| {
             let answer = match question.asked {
-                Asked::WhoHas { .. } => Answer::Owners { macs: macs.clone() },
+                Probe::WhoHas { .. } => Answer::Owners { macs: macs.clone() },
                 _ => Answer::Silent { hops: Vec::new() },
             };
             (question, answer)

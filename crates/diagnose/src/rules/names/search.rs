@@ -9,7 +9,7 @@ use super::super::{Rule, containers};
 use super::{reaches, servers};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 pub(in crate::rules) const RULE: Rule = Rule {
     judges: "domains in which containers look for names",
@@ -31,7 +31,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     for container in containers(look) {
         for (server, domain) in looked_in(look, container) {
             let domain = domain.to_owned();
-            let question = Asked::NameBelow { server, domain };
+            let question = Probe::NameBelow { server, domain };
             if !asked.iter().any(|one| one.asked == question) {
                 asked.push(Question { from: Some(container.id.clone()), asked: question });
             }
@@ -43,7 +43,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (question, answer) in &look.answers.all {
-        let (Asked::NameBelow { server, domain }, Answer::Addresses { all }) =
+        let (Probe::NameBelow { server, domain }, Answer::Addresses { all }) =
             (&question.asked, answer)
         else {
             continue;
@@ -114,13 +114,13 @@ mod tests {
         Look { scene, answers, only: None, to: None }
     }
 
-    fn asked(scene: &Scene) -> Vec<Asked> {
+    fn asked(scene: &Scene) -> Vec<Probe> {
         let answers = Answers::default();
         RULE.questions(look(scene, &answers)).into_iter().map(|one| one.asked).collect()
     }
 
-    fn below(domain: &str) -> Asked {
-        Asked::NameBelow { server: ip("198.51.100.53"), domain: domain.to_owned() }
+    fn below(domain: &str) -> Probe {
+        Probe::NameBelow { server: ip("198.51.100.53"), domain: domain.to_owned() }
     }
 
     #[test]

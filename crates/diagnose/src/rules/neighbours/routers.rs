@@ -13,8 +13,8 @@ use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, TABLE_MAIN, hops_of, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, TABLE_MAIN, hops_of, look_up};
 
 /// The origin of a route that the kernel has learnt from a router's advertisement (linux
 /// include/uapi/linux/rtnetlink.h).
@@ -43,7 +43,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// The router of the node, by which containers reach others.
-struct Own<'l> {
+struct NodeRouter<'l> {
     question: Question,
     address: IpAddr,
     link: &'l Link,
@@ -58,13 +58,13 @@ struct Own<'l> {
     is_direct: bool,
 }
 
-impl Own<'_> {
+impl NodeRouter<'_> {
     fn echo(&self) -> Question {
-        Question { from: None, asked: Asked::Echo { to: self.address } }
+        Question { from: None, asked: Probe::Echo { to: self.address } }
     }
 }
 
-fn own(look: Look<'_>) -> Vec<Own<'_>> {
+fn own(look: Look<'_>) -> Vec<NodeRouter<'_>> {
     let mut all = Vec::new();
     for family in [Family::V4, Family::V6] {
         let outbound = || containers(look).filter(move |one| is_outbound(look.scene, one, family));
@@ -105,12 +105,12 @@ fn own(look: Look<'_>) -> Vec<Own<'_>> {
 /// Adds the routers to which the node sends what is for an address, each once.
 fn add<'l>(
     host: &'l Namespace,
-    all: &mut Vec<Own<'l>>,
-    routed: Routed<'l>,
+    all: &mut Vec<NodeRouter<'l>>,
+    routed: RouteDecision<'l>,
     to: IpAddr,
     hits: &[String],
 ) {
-    let Routed::By { route, .. } = routed else { return };
+    let RouteDecision::By { route, .. } = routed else { return };
     let is_one_of_several = 1 < route.hops.len();
     for (hop, link) in hops_of(host, route) {
         // On links without hardware addresses, or that do not ask for them, no machine is asked,
@@ -121,15 +121,16 @@ fn add<'l>(
         if is_only_advertised(host, route, link, address) {
             continue;
         }
-        let is_known = |own: &&mut Own<'_>| own.address == address && own.link.index == link.index;
+        let is_known =
+            |own: &&mut NodeRouter<'_>| own.address == address && own.link.index == link.index;
         if let Some(known) = all.iter_mut().find(is_known) {
             let more = hits.iter().filter(|hit| !known.hits.contains(hit)).cloned();
             let more: Vec<String> = more.collect();
             known.hits.extend(more);
             continue;
         }
-        let asked = Asked::WhoHas { address, link: link.name.clone() };
-        all.push(Own {
+        let asked = Probe::WhoHas { address, link: link.name.clone() };
+        all.push(NodeRouter {
             question: Question { from: None, asked },
             address,
             link,
@@ -156,10 +157,10 @@ fn is_only_advertised(host: &Namespace, route: &Route, link: &Link, address: IpA
 /// Returns what the node is to ask for on a link itself, since a route leads there without a router.
 /// On a sound node a router answers for all addresses (proxy ARP), or the link has no hardware
 /// addresses.
-fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<Own<'_>> {
+fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<NodeRouter<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
-    let asked = Asked::WhoHas { address: to, link: link.name.clone() };
-    Some(Own {
+    let asked = Probe::WhoHas { address: to, link: link.name.clone() };
+    Some(NodeRouter {
         question: Question { from: None, asked },
         address: to,
         link,
@@ -180,7 +181,7 @@ fn without_router(
     to: IpAddr,
 ) -> Option<(&Link, &Route)> {
     let routed = look_up(namespace, from, to, None, Some(0));
-    let Routed::By { link, via: None, route, .. } = routed else { return None };
+    let RouteDecision::By { link, via: None, route, .. } = routed else { return None };
     let is_near =
         link.addresses.iter().any(|own| own.address.contains(&to) && !is_too_short(own.address));
     let carries = link.up && link.carrier;
@@ -194,7 +195,7 @@ fn is_too_short(prefix: IpNet) -> bool {
     prefix.prefix_len() < if prefix.addr().is_ipv4() { 8 } else { 12 }
 }
 
-fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
+fn of_node(look: Look<'_>, own: NodeRouter<'_>) -> Option<Finding> {
     let (address, link) = (own.address, &own.link.name);
     let echo = look.answers.to(&own.echo());
     let entries = &look.scene.host.neighbours;
@@ -242,7 +243,7 @@ fn of_node(look: Look<'_>, own: Own<'_>) -> Option<Finding> {
     Some(Finding { hits: own.hits, ..finding })
 }
 
-fn silent(look: Look<'_>, own: &Own<'_>) -> Finding {
+fn silent(look: Look<'_>, own: &NodeRouter<'_>) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     if let Some(route) = own.route.filter(|_| own.is_direct) {
         let evidence =
@@ -338,7 +339,7 @@ fn default_router(namespace: &Namespace, link: u32, family: Family) -> Option<Ip
 }
 
 /// Another hardware address is configured for the router than it has.
-fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
+fn wrong(own: &NodeRouter<'_>, found: &str, mac: &str) -> Finding {
     let (address, link) = (own.address, &own.link.name);
     let says = format!(
         "this node sends packets for its router ({address}) to {found}, but {mac} answers for it"
@@ -350,7 +351,7 @@ fn wrong(own: &Own<'_>, found: &str, mac: &str) -> Finding {
 }
 
 /// A machine to which a container's route leads, and that is neither the node nor a gateway of ADD.
-struct Given<'l> {
+struct RouteTarget<'l> {
     question: Question,
     container: &'l Container,
     link: &'l str,
@@ -360,14 +361,14 @@ struct Given<'l> {
     is_direct: bool,
 }
 
-impl Given<'_> {
+impl RouteTarget<'_> {
     fn echo(&self) -> Question {
-        Question { from: Some(self.container.id.clone()), asked: Asked::Echo { to: self.via } }
+        Question { from: Some(self.container.id.clone()), asked: Probe::Echo { to: self.via } }
     }
 }
 
-fn given(look: Look<'_>) -> Vec<Given<'_>> {
-    let mut all: Vec<Given<'_>> = Vec::new();
+fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
+    let mut all: Vec<RouteTarget<'_>> = Vec::new();
     for site in sites(look) {
         for route in site.inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
             let hops = route.hops.iter().filter(|hop| hop.link == Some(site.link.index));
@@ -381,11 +382,11 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
             });
             all.extend(foreign.map(|via| {
                 let link = site.attachment.ifname.clone();
-                let asked = Asked::WhoHas { address: via, link };
+                let asked = Probe::WhoHas { address: via, link };
                 let question = Question { from: Some(site.container.id.clone()), asked };
                 let link = site.link.name.as_str();
                 let is_direct = false;
-                Given { question, container: site.container, link, route, via, is_direct }
+                RouteTarget { question, container: site.container, link, route, via, is_direct }
             }));
         }
     }
@@ -398,16 +399,16 @@ fn given(look: Look<'_>) -> Vec<Given<'_>> {
 }
 
 /// A link on a parent (macvlan) has such routes, too.
-fn given_directly<'l>(look: Look<'l>, site: &Site<'l>) -> Vec<Given<'l>> {
+fn given_directly<'l>(look: Look<'l>, site: &Site<'l>) -> Vec<RouteTarget<'l>> {
     let of_family = |to: &IpAddr| family_of(*to) == site.family();
     let (container, index) = (site.container, site.link.index);
     let direct = targets(look, container).into_iter().filter(of_family).filter_map(|to| {
         let found = without_router(site.inside, Some(site.address), to);
         let (link, route) = found.filter(|&(link, _)| link.index == index)?;
-        let asked = Asked::WhoHas { address: to, link: link.name.clone() };
+        let asked = Probe::WhoHas { address: to, link: link.name.clone() };
         let question = Question { from: Some(container.id.clone()), asked };
         let link = link.name.as_str();
-        Some(Given { question, container, link, route, via: to, is_direct: true })
+        Some(RouteTarget { question, container, link, route, via: to, is_direct: true })
     });
     direct.collect()
 }
@@ -466,7 +467,7 @@ fn is_of_link_alone(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
+fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
     let Some(Answer::Owners { macs }) = look.answers.to(&given.question) else { return None };
     if !macs.is_empty() {
         return None;
@@ -474,7 +475,7 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
     if given.is_direct {
         return of_direct(look, given);
     }
-    let Given { container, link, route, via, .. } = given;
+    let RouteTarget { container, link, route, via, .. } = given;
     let called = container.called();
     let to = match route.to.prefix_len() {
         0 => "default".to_owned(),
@@ -509,12 +510,12 @@ fn of_container(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
 
 /// A route of the container leads to a link without a router. What it leads to did not answer the
 /// container either.
-fn of_direct(look: Look<'_>, given: &Given<'_>) -> Option<Finding> {
-    let Given { container, link, route, via, .. } = given;
+fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
+    let RouteTarget { container, link, route, via, .. } = given;
     let inside = container.inside.as_ref()?;
-    let is_it = |asked: &Asked| match asked {
-        Asked::Connect { to } => to.ip() == *via,
-        Asked::Name { server: to } | Asked::Echo { to } => to == via,
+    let is_it = |asked: &Probe| match asked {
+        Probe::Connect { to } => to.ip() == *via,
+        Probe::Name { server: to } | Probe::Echo { to } => to == via,
         _ => false,
     };
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
@@ -574,7 +575,7 @@ mod tests {
     }
 
     fn who(from: Option<&str>, address: &str, link: &str) -> Question {
-        let asked = Asked::WhoHas { address: ip(address), link: link.to_owned() };
+        let asked = Probe::WhoHas { address: ip(address), link: link.to_owned() };
         Question { from: from.map(str::to_owned), asked }
     }
 
@@ -590,7 +591,7 @@ mod tests {
         let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert!(asked.contains(&router));
         let answered = |macs: &[&str]| vec![(router.clone(), owners(macs))];
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.1") } };
         let silent = || {
             let silent = Answer::Silent { hops: Vec::new() };
             [answered(&[]), vec![(echo.clone(), silent)]].concat()
@@ -625,7 +626,7 @@ mod tests {
         let answers = Answers::default();
         let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
         let gone = who(None, "192.0.2.9", "up0");
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.9") } };
         assert!(asked.contains(&gone) && asked.contains(&echo), "{asked:?}");
         let silent = Answer::Silent { hops: Vec::new() };
         let all = vec![
@@ -656,7 +657,7 @@ mod tests {
             (asked.contains(&who(None, "192.0.2.1", "up0")), asked.contains(&gone))
         };
         assert_eq!(asked(&scene), (true, true));
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("10.8.0.99") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("10.8.0.99") } };
         let all = vec![(gone.clone(), owners(&[])), (echo, Answer::Silent { hops: Vec::new() })];
         let fix = "look at 10.8.0.99, and at what is between it and tun0".to_owned();
         assert_eq!(told(&scene, all), [("hop-silent", fix)]);
@@ -682,7 +683,7 @@ mod tests {
         assert!(!asked(&scene));
         scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
         assert!(asked(&scene));
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.9") } };
         // The kernel gave up meanwhile.
         let lost = Answer::Unreachable { error: "No route to host".to_owned(), hops: Vec::new() };
         let answers = Answers { all: vec![(gone.clone(), owners(&[])), (echo, lost)] };
@@ -698,7 +699,7 @@ mod tests {
     #[test]
     fn what_the_kernel_knows_is_enough_with_an_echo() {
         let mut scene = with_router();
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.1") } };
         let silent = vec![(echo, Answer::Silent { hops: Vec::new() })];
         assert_eq!(told(&scene, silent.clone()), []);
         let failed = Neighbour {
@@ -724,7 +725,7 @@ mod tests {
             vec![table(0, 255), RouteRule { from, ..table(100, 7) }, table(32766, 254)];
         scene.host.routes.push(Route { table: 7, ..route("0.0.0.0/0", 2, Some("192.0.2.9")) });
         let gone = who(None, "192.0.2.9", "up0");
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.9") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.9") } };
         let none = Answers::default();
         let asked = asks(Look { scene: &scene, answers: &none, only: None, to: None });
         assert!(asked.contains(&gone) && asked.contains(&echo), "{asked:?}");
@@ -793,7 +794,7 @@ mod tests {
         scene.containers[0].nameservers = Some(vec![server]);
         scene.host.routes[0] = route("0.0.0.0/0", 2, None);
         let asked = who(None, "198.51.100.53", "up0");
-        let echo = Question { from: None, asked: Asked::Echo { to: server } };
+        let echo = Question { from: None, asked: Probe::Echo { to: server } };
         let answers = Answers::default();
         let all = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
         assert!(all.contains(&asked) && all.contains(&echo), "{all:?}");
@@ -811,7 +812,7 @@ mod tests {
         let inside = scene.containers[0].inside.as_mut().unwrap();
         inside.routes.push(route("128.0.0.0/1", 2, None));
         let asked = who(Some("c2"), "198.51.100.53", "eth0");
-        let name = Question { from: Some("c2".to_owned()), asked: Asked::Name { server } };
+        let name = Question { from: Some("c2".to_owned()), asked: Probe::Name { server } };
         let said = |macs: &[&str], named: Answer| {
             told(&scene, vec![(asked.clone(), owners(macs)), (name.clone(), named)])
         };
@@ -827,7 +828,7 @@ mod tests {
         scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
         scene.host.routes.push(route("198.51.100.0/24", 2, None));
         let asked = who(None, "198.51.100.53", "up0");
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("198.51.100.53") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("198.51.100.53") } };
         let silent = Answer::Silent { hops: Vec::new() };
         let fix =
             "give the route its router: ip route replace 198.51.100.0/24 via 192.0.2.1 dev up0";
@@ -841,7 +842,7 @@ mod tests {
         let mut scene = with_router();
         scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
         let asked = who(None, "198.51.100.53", "up0");
-        let echo = Question { from: None, asked: Asked::Echo { to: ip("198.51.100.53") } };
+        let echo = Question { from: None, asked: Probe::Echo { to: ip("198.51.100.53") } };
         let silent = Answer::Silent { hops: Vec::new() };
         let all = vec![(asked, owners(&[])), (echo, silent)];
         let mut with = |prefix: &str| {
@@ -863,7 +864,7 @@ mod tests {
         eth0.addresses[0].address = "10.88.0.2/4".parse().unwrap();
         inside.routes[1].to = "0.0.0.0/4".parse().unwrap();
         let asked = who(Some("c2"), "10.99.0.53", "eth0");
-        let name = Asked::Name { server: ip("10.99.0.53") };
+        let name = Probe::Name { server: ip("10.99.0.53") };
         let name = Question { from: Some("c2".to_owned()), asked: name };
         let silent = Answer::Silent { hops: Vec::new() };
         let fix = "give 10.88.0.2 the prefix length of its own subnet: nsenter \
@@ -885,7 +886,7 @@ mod tests {
         inside.routes[0] = route("0.0.0.0/0", 2, None);
         let asked = who(Some("c2"), "198.51.100.53", "eth0");
         let to = ip("198.51.100.53");
-        let echo = Question { from: Some("c2".to_owned()), asked: Asked::Echo { to } };
+        let echo = Question { from: Some("c2".to_owned()), asked: Probe::Echo { to } };
         let none = Answers::default();
         let all = asks(Look { scene: &scene, answers: &none, only: None, to: None });
         assert!(all.contains(&asked) && all.contains(&echo), "{all:?}");

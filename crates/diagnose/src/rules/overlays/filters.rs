@@ -11,10 +11,10 @@ use super::super::filters::opened;
 use super::super::tunnels::of_lost;
 use super::{End, TunnelPath, helped};
 use crate::Look;
-use crate::filter::{Carries, End as Ended, Layer, Packet, Place, Port, State, walk};
+use crate::filter::{End as FilterEnd, Layer, Packet, Payload, Place, Port, State, walk};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::address_of;
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
 /// What a filter stops.
@@ -68,7 +68,7 @@ pub(super) fn judge(look: Look<'_>, led: &[TunnelPath<'_>]) -> Vec<Finding> {
 /// The subnet of a link that has an address in it, or the address alone.
 fn subnet(look: Look<'_>, end: IpAddr) -> IpNet {
     let near = match look_up(&look.scene.host, None, end, None, Some(0)) {
-        Routed::By { link, via: None, .. } => {
+        RouteDecision::By { link, via: None, .. } => {
             let mut own = link.addresses.iter().map(|own| own.address);
             own.find(|net| net.contains(&end)).map(|net| net.trunc())
         }
@@ -82,7 +82,7 @@ fn subnet(look: Look<'_>, end: IpAddr) -> IpNet {
 fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<(bool, u16, Place, bool)> {
     let host = &look.scene.host;
     let mut found = Vec::new();
-    let Routed::By { link: below, .. } = look_up(host, None, end, None, Some(0)) else {
+    let RouteDecision::By { link: below, .. } = look_up(host, None, end, None, Some(0)) else {
         return found;
     };
     let own = tunnel.local.or_else(|| address_of(below, end.is_ipv4()));
@@ -90,12 +90,12 @@ fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<(bool, u16, Place,
     let is_wireguard = tunnel.kind.as_deref() == Some("wireguard");
     let ends = |layer: Layer, hook: Hook, packet: &Packet| match walk(host, layer, hook, packet).end
     {
-        Ended::Stopped(place, reject) if !whose::is_policy(&place, false, look.scene) => {
+        FilterEnd::Stopped(place, reject) if !whose::is_policy(&place, false, look.scene) => {
             Some((place, reject.is_some()))
         }
         _ => None,
     };
-    let of = |from: Port, to: u16| Carries::Udp { source: from, destination: Port::Is(to) };
+    let of = |from: Port, to: u16| Payload::Udp { source: from, destination: Port::Is(to) };
     // VXLAN sends from changing ports, so that what comes in is no answer.
     let from = if is_wireguard { Port::Is(here) } else { Port::High };
     let out = Packet::first(own, end, of(from, there)).between(None, Some(&below.name));

@@ -12,7 +12,7 @@ use super::remake;
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::links_of_containers;
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
 
 /// How many bytes flannel's tunnels add to a packet, at least: IP in IP; UDP; VXLAN over IPv4 and
@@ -147,8 +147,8 @@ fn without_route(look: Look<'_>, network: &Network, overlay: &Overlay) -> Vec<Fi
     wanted.dedup();
     let lost = wanted.into_iter().filter_map(|to| {
         let is_led = match look_up(host, None, to, None, Some(0)) {
-            Routed::By { route, .. } => 0 < route.to.prefix_len(),
-            Routed::Nowhere => false,
+            RouteDecision::By { route, .. } => 0 < route.to.prefix_len(),
+            RouteDecision::Nowhere => false,
             _ => true,
         };
         if is_led {

@@ -63,20 +63,20 @@ fn told(scene: &Scene) -> Vec<String> {
 
 /// A connection of c2 to another node's container that was not answered.
 fn lost() -> (Question, Answer) {
-    let asked = Asked::Connect { to: "10.88.1.5:80".parse().unwrap() };
+    let asked = Probe::Connect { to: "10.88.1.5:80".parse().unwrap() };
     (Question { from: Some("c2".to_owned()), asked }, Answer::Silent { hops: Vec::new() })
 }
 
-fn of_node(asked: Asked, answer: Answer) -> (Question, Answer) {
+fn of_node(asked: Probe, answer: Answer) -> (Question, Answer) {
     (Question { from: None, asked }, answer)
 }
 
 /// Nobody has the address of the machine at the tunnel's end.
 fn nobody(address: &str) -> Vec<(Question, Answer)> {
-    let who = Asked::WhoHas { address: ip(address), link: "up0".to_owned() };
+    let who = Probe::WhoHas { address: ip(address), link: "up0".to_owned() };
     vec![
         of_node(who, Answer::Owners { macs: Vec::new() }),
-        of_node(Asked::Echo { to: ip(address) }, Answer::Silent { hops: Vec::new() }),
+        of_node(Probe::Echo { to: ip(address) }, Answer::Silent { hops: Vec::new() }),
         lost(),
     ]
 }
@@ -87,9 +87,9 @@ fn a_tunnel_that_leads_to_another_node_is_sound() {
     assert_eq!(told(&scene), [""; 0]);
     let answers = Answers::default();
     let look = Look { scene: &scene, answers: &answers, only: None, to: None };
-    let who = Asked::WhoHas { address: ip("192.0.2.11"), link: "up0".to_owned() };
-    let asked: Vec<Asked> = asks(look).into_iter().map(|question| question.asked).collect();
-    assert_eq!(asked, [who.clone(), Asked::Echo { to: ip("192.0.2.11") }]);
+    let who = Probe::WhoHas { address: ip("192.0.2.11"), link: "up0".to_owned() };
+    let asked: Vec<Probe> = asks(look).into_iter().map(|question| question.asked).collect();
+    assert_eq!(asked, [who.clone(), Probe::Echo { to: ip("192.0.2.11") }]);
     let there = of_node(who, Answer::Owners { macs: vec!["02:00:00:00:00:11".to_owned()] });
     assert_eq!(found_with(&scene, vec![there, lost()]), []);
 }

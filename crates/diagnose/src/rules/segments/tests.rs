@@ -66,8 +66,8 @@ fn a_router_of_another_machine_is_asked_for() {
     let asked = asks(Look { scene: &scene, answers: &nothing, only: None, to: None });
     assert_eq!(asked.len(), 8);
     let address = ip("10.88.0.254");
-    let who = Asked::WhoHas { address, link: "eth0".to_owned() };
-    for (question, asked) in asked.into_iter().zip([Asked::Echo { to: address }, who]) {
+    let who = Probe::WhoHas { address, link: "eth0".to_owned() };
+    for (question, asked) in asked.into_iter().zip([Probe::Echo { to: address }, who]) {
         assert_eq!(question, Question { from: Some("c2".to_owned()), asked });
     }
     assert_eq!(found(&scene, ROUTER), [""; 0]);
@@ -210,7 +210,7 @@ fn what_a_switch_decides_is_neither_sound_nor_broken() {
     let mut alone = scene.clone();
     alone.containers.truncate(1);
     alone.containers[0].inside.as_mut().unwrap().routes.clear();
-    let other = Question { from: None, asked: Asked::Echo { to: ip("192.0.2.1") } };
+    let other = Question { from: None, asked: Probe::Echo { to: ip("192.0.2.1") } };
     let answers = Answers { all: vec![(other, reached())] };
     let look = Look { scene: &alone, answers: &answers, only: None, to: None };
     assert!(asks(look).is_empty() && judge(look).is_empty());

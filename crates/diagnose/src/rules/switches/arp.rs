@@ -9,7 +9,7 @@ use super::super::containers;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 use crate::whose;
 
 /// `arp_ignore`: no request is answered (linux Documentation/networking/ip-sysctl.rst). With a
@@ -74,7 +74,7 @@ fn not_for_others(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         return None;
     }
     let key = format!("net.ipv4.conf.{}.proxy_arp", end.name);
-    let asked = Asked::WhoHas { address: gateway, link: site.attachment.ifname.clone() };
+    let asked = Probe::WhoHas { address: gateway, link: site.attachment.ifname.clone() };
     let question = Question { from: Some(site.container.id.clone()), asked };
     let is_silent = matches!(
         look.answers.to(&question), Some(Answer::Owners { macs }) if macs.is_empty()
@@ -181,7 +181,7 @@ mod tests {
         let key = "net.ipv4.conf.veth2.proxy_arp";
         scene.host.sysctls.insert(key.to_owned(), "0".to_owned());
         let address = "169.254.1.1".parse().unwrap();
-        let asked = Asked::WhoHas { address, link: "eth0".to_owned() };
+        let asked = Probe::WhoHas { address, link: "eth0".to_owned() };
         let question = Question { from: Some("c2".to_owned()), asked };
         let told = |scene: &Scene, macs: &[&str]| -> Vec<(&str, String, Vec<String>)> {
             let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();

@@ -17,7 +17,7 @@ use crate::path::{Site, uplink};
 
 /// What a link does not send on.
 #[derive(Debug, Default)]
-struct Held {
+struct ForwardingGap {
     /// It is a container's way out.
     out: bool,
     /// It is the way in for answers and for published ports.
@@ -28,7 +28,7 @@ struct Held {
 pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
     let host = &look.scene.host;
     let Some(node) = host.number(switch(family)) else { return Vec::new() };
-    let mut held: BTreeMap<&str, Held> = BTreeMap::new();
+    let mut held: BTreeMap<&str, ForwardingGap> = BTreeMap::new();
     let mut hit: Vec<String> = Vec::new();
     let mut is_held = false;
     let uplink = uplink(look.scene, family == Family::V4);
@@ -122,7 +122,7 @@ fn by_links(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
     Finding { hits, ..finding }
 }
 
-fn of_link(link: &str, held: Held, family: Family) -> Finding {
+fn of_link(link: &str, held: ForwardingGap, family: Family) -> Finding {
     let sysctl = format!("net.ipv4.conf.{link}.forwarding");
     let what = match (held.out, held.back) {
         (true, false) => "what containers send to others",

@@ -7,7 +7,7 @@ use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked};
+use crate::question::{Answer, Probe};
 
 /// What the kernel calls it (linux include/net/dropreason-core.h `SKB_DROP_REASON_XFRM_POLICY`).
 const REASON: &str = "XFRM";
@@ -115,9 +115,9 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Fin
     );
     let is_lost = look.answers.from(Some(container)).any(|(asked, answer)| {
         let to = match asked {
-            Asked::Connect { to } => to.ip(),
-            Asked::Name { server } => *server,
-            Asked::Echo { to } => *to,
+            Probe::Connect { to } => to.ip(),
+            Probe::Name { server } => *server,
+            Probe::Echo { to } => *to,
             _ => return false,
         };
         answer.is_lost() && policy.to.contains(&to)
@@ -141,7 +141,7 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Fin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::{Answers, Asked, Hop, Question};
+    use crate::question::{Answers, Hop, Probe, Question};
     use scene::Scene;
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         scene.host.policies = vec![policy("198.51.100.0/24", 7, true)];
         assert_eq!(told(&scene, Vec::new()), [(Severity::Warning, hits())]);
         let lost = |to: &str| {
-            let asked = Asked::Connect { to: to.parse().unwrap() };
+            let asked = Probe::Connect { to: to.parse().unwrap() };
             let question = Question { from: Some("c2".to_owned()), asked };
             vec![(question, Answer::Silent { hops: Vec::new() })]
         };
@@ -194,7 +194,7 @@ mod tests {
                 rule: None,
                 back: false,
             };
-            let asked = Asked::Echo { to: "198.51.100.1".parse().unwrap() };
+            let asked = Probe::Echo { to: "198.51.100.1".parse().unwrap() };
             let question = Question { from: Some("c1".to_owned()), asked };
             let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
             let scene = Scene::default();

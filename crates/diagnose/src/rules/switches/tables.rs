@@ -8,7 +8,7 @@ use scene::{Container, Namespace};
 use super::super::{containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
-use crate::question::{Answer, Asked, Question};
+use crate::question::{Answer, Probe, Question};
 
 /// What the kernel calls the end of a packet for which it could make no neighbour entry (linux
 /// include/net/dropreason-core.h `SKB_DROP_REASON_NEIGH_CREATEFAIL`).
@@ -118,9 +118,9 @@ fn without_entry(look: Look<'_>, family: Family) -> Vec<String> {
             return None;
         };
         let to = match &question.asked {
-            Asked::Echo { to } => *to,
-            Asked::Connect { to } => to.ip(),
-            Asked::Name { server } => *server,
+            Probe::Echo { to } => *to,
+            Probe::Connect { to } => to.ip(),
+            Probe::Name { server } => *server,
             _ => return None,
         };
         let mut ends = hops.iter().filter_map(|hop| hop.dropped.as_ref());
@@ -221,7 +221,7 @@ mod tests {
                 rule: None,
                 back: false,
             };
-            let asked = Asked::Echo { to: "198.51.100.1".parse().unwrap() };
+            let asked = Probe::Echo { to: "198.51.100.1".parse().unwrap() };
             let question = Question { from: Some("c1".to_owned()), asked };
             let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
             let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });

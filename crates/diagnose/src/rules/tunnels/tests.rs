@@ -46,7 +46,7 @@ fn vxlan(mtu: u32) -> Link {
     Link { kind: Some("vxlan".to_owned()), peer: Some(2), mtu, ..link(41, "vx0", &[]) }
 }
 
-fn asked(from: &str, asked: Asked) -> Question {
+fn asked(from: &str, asked: Probe) -> Question {
     Question { from: Some(from.to_owned()), asked }
 }
 
@@ -62,7 +62,7 @@ fn a_route_into_wireguard_needs_a_peer() {
     assert_eq!(silently(&with(wireguard(&["203.0.113.2/32"]))), [""; 0]);
     let gone = with(wireguard(&["10.20.0.0/16"]));
     assert_eq!(silently(&gone), ["Error peer-not-allowed wg0: 203.0.113.0/24: "]);
-    let question = asked("c3", Asked::Name { server: server() });
+    let question = asked("c3", Probe::Name { server: server() });
     let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
     let told = found(&gone, &answers);
     assert_eq!(lines(&told), ["Error peer-not-allowed wg0: 203.0.113.0/24: c3"]);
@@ -86,7 +86,7 @@ fn what_fits_a_tunnel_fits_the_link_below() {
     assert_eq!(silently(&with(vxlan(1450))), [""; 0]);
     let large = with(vxlan(1451));
     assert_eq!(silently(&large), ["Warning tunnel-mtu vx0: "]);
-    let question = asked("c2", Asked::Size { to: server(), up_to: 1500 });
+    let question = asked("c2", Probe::Size { to: server(), up_to: 1500 });
     let answer = Answer::UpTo { answered: 1450, lost: 1451 };
     let proved = found(&large, &Answers { all: vec![(question, answer)] });
     assert_eq!(lines(&proved), ["Error tunnel-mtu vx0: c2"]);
@@ -113,7 +113,7 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
     let scene = with(Link { remote: Some(end), ..vxlan(1450) });
     let nothing = Answers::default();
     let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
-    let question = Question { from: None, asked: Asked::Size { to: end, up_to: 1500 } };
+    let question = Question { from: None, asked: Probe::Size { to: end, up_to: 1500 } };
     assert_eq!(asks(look), std::slice::from_ref(&question));
     let answers = |answered| {
         let answer = Answer::UpTo { answered, lost: answered + 1 };
@@ -138,11 +138,11 @@ fn a_tunnel_that_carries_echo_requests_alone() {
     scene.containers[0].nameservers = Some(vec![server()]);
     let nothing = Answers::default();
     let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
-    assert_eq!(asks(look), [asked("c2", Asked::Echo { to: server() })]);
+    assert_eq!(asks(look), [asked("c2", Probe::Echo { to: server() })]);
     let answers = |echo: Answer, name: Answer| Answers {
         all: vec![
-            (asked("c2", Asked::Echo { to: server() }), echo),
-            (asked("c2", Asked::Name { server: server() }), name),
+            (asked("c2", Probe::Echo { to: server() }), echo),
+            (asked("c2", Probe::Name { server: server() }), name),
         ],
     };
     let reached = Answer::Reached { after_us: 1 };

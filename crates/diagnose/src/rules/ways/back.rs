@@ -10,7 +10,7 @@ use super::{ip, knows, text, to_container};
 use crate::Look;
 use crate::finding::Finding;
 use crate::path::Site;
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
 /// The node has no route to a container by the link that leads there.
@@ -21,7 +21,9 @@ pub(super) fn missing(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     }
     let routed = look_up(host, None, site.address, None, Some(0));
     let (where_to, seen) = match routed {
-        Routed::Refused { route: Some(route), rule: None } if is_wider(route, site.address) => {
+        RouteDecision::Refused { route: Some(route), rule: None }
+            if is_wider(route, site.address) =>
+        {
             let text = text(route, host);
             (
                 format!("route {text} refuses it"),
@@ -30,11 +32,11 @@ pub(super) fn missing(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         // What is lost shows that it is not reached in another way, as by a program of BPF.
         _ if unanswered(look, site.container, site.family()).is_none() => return None,
-        Routed::By { link, route, rule: None, .. } if route.to.prefix_len() == 0 => (
+        RouteDecision::By { link, route, rule: None, .. } if route.to.prefix_len() == 0 => (
             format!("it goes to {}", link.name),
             format!("the way to {} is by route {}", site.address, text(route, host)),
         ),
-        Routed::Nowhere => {
+        RouteDecision::Nowhere => {
             ("it goes nowhere".to_owned(), format!("there is no route to {}", site.address))
         }
         _ => return None,
@@ -71,7 +73,7 @@ fn is_wider(route: &Route, address: IpAddr) -> bool {
 mod tests {
     use super::*;
     use crate::path::samples::{ip as address, node};
-    use crate::question::{Answer, Answers, Asked, Question};
+    use crate::question::{Answer, Answers, Probe, Question};
     use crate::routes::samples::route;
     use scene::{Hole, Link, RouteKind, Scene};
 
@@ -100,7 +102,7 @@ mod tests {
     }
 
     fn told(scene: &Scene, is_lost: bool) -> Vec<Finding> {
-        let asked = Asked::Name { server: address("198.51.100.53") };
+        let asked = Probe::Name { server: address("198.51.100.53") };
         let answer = match is_lost {
             true => Answer::Silent { hops: Vec::new() },
             false => Answer::Named { after_us: 1, error: None },

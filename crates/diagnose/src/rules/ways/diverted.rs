@@ -12,8 +12,8 @@ use super::{diverted, ip, object_of, pool, rule_text, text};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
 /// The node itself asks a server of names that containers ask by another way.
@@ -22,7 +22,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     for container in containers(look) {
         for server in targets(look, container).into_iter().filter(|_| look.to.is_none()) {
             let way = taken(look, container, SocketAddr::new(server, 53), Transport::Udp);
-            let question = Question { from: None, asked: Asked::Name { server } };
+            let question = Question { from: None, asked: Probe::Name { server } };
             if way.is_some_and(|way| way.turn.is_some()) && !all.contains(&question) {
                 all.push(question);
             }
@@ -48,17 +48,17 @@ pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
 }
 
 /// Whom beyond the node a question asks, and how.
-fn beyond(look: Look<'_>, asked: &Asked) -> Option<(SocketAddr, Transport)> {
+fn beyond(look: Look<'_>, asked: &Probe) -> Option<(SocketAddr, Transport)> {
     let (to, transport) = match asked {
-        Asked::Connect { to } => (*to, Transport::Tcp),
-        Asked::Name { server } => (SocketAddr::new(*server, 53), Transport::Udp),
+        Probe::Connect { to } => (*to, Transport::Tcp),
+        Probe::Name { server } => (SocketAddr::new(*server, 53), Transport::Udp),
         _ => return None,
     };
     (!is_here(look.scene, to.ip())).then_some((to, transport))
 }
 
 /// Says whether the node itself gets an answer to the same question.
-fn is_answered(look: Look<'_>, asked: &Asked) -> bool {
+fn is_answered(look: Look<'_>, asked: &Probe) -> bool {
     let own = look.answers.to(&Question { from: None, asked: asked.clone() });
     matches!(own, Some(Answer::Reached { .. } | Answer::Refused | Answer::Named { .. }))
 }
@@ -124,16 +124,16 @@ fn gateways<'s>(
     let sites = families.flat_map(move |family| Site::all(look.scene, container, family));
     sites.filter_map(move |site| {
         let gateway = site.gateway?;
-        let asked = Asked::Echo { to: gateway };
+        let asked = Probe::Echo { to: gateway };
         let echo = Question { from: Some(container.id.clone()), asked };
         if !look.answers.to(&echo).is_some_and(Answer::is_lost) {
             return None;
         }
         let routed = look_up(&look.scene.host, Some(gateway), site.address, None, mark);
-        let Routed::By { link, route, rule: Some(rule), .. } = routed else { return None };
+        let RouteDecision::By { link, route, rule: Some(rule), .. } = routed else { return None };
         let is_led = |own: &Link| own.index == site.seen_by.index;
         let own = look_up(&look.scene.host, None, site.address, None, mark);
-        let is_known = matches!(own, Routed::By { link, .. } if is_led(link));
+        let is_known = matches!(own, RouteDecision::By { link, .. } if is_led(link));
         (is_known && !is_led(link)).then(|| {
             let says = format!(
                 "routing rule {} leads what this node answers containers of {} to {} instead of {}",
@@ -180,7 +180,7 @@ mod tests {
         vec![Step::Immediate { to: 0, data: value.to_ne_bytes().to_vec() }, Step::Mark { from: 0 }]
     }
 
-    fn asked(from: Option<&str>, asked: Asked, answer: Answer) -> (Question, Answer) {
+    fn asked(from: Option<&str>, asked: Probe, answer: Answer) -> (Question, Answer) {
         (Question { from: from.map(str::to_owned), asked }, answer)
     }
 
@@ -192,8 +192,8 @@ mod tests {
     fn lost() -> Vec<(Question, Answer)> {
         let server = address(SERVER);
         vec![
-            asked(Some("c2"), Asked::Name { server }, silent()),
-            asked(None, Asked::Name { server }, Answer::Named { after_us: 1, error: None }),
+            asked(Some("c2"), Probe::Name { server }, silent()),
+            asked(None, Probe::Name { server }, Answer::Named { after_us: 1, error: None }),
         ]
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let mut scene = marked(mark(0x80000));
         let server = address(SERVER);
         scene.containers[0].nameservers = Some(vec![server]);
-        assert_eq!(asked(&scene), [Question { from: None, asked: Asked::Name { server } }]);
+        assert_eq!(asked(&scene), [Question { from: None, asked: Probe::Name { server } }]);
         scene.host.rules.remove(1);
         assert_eq!(asked(&scene), []);
     }
@@ -241,7 +241,7 @@ mod tests {
     fn a_way_that_works_or_a_server_that_is_dead_is_no_fault_of_a_rule() {
         let scene = marked(mark(0x80000));
         let named = Answer::Named { after_us: 1, error: None };
-        let works = vec![asked(Some("c2"), Asked::Name { server: address(SERVER) }, named)];
+        let works = vec![asked(Some("c2"), Probe::Name { server: address(SERVER) }, named)];
         assert_eq!(told(&scene, works), []);
         let mut dead = lost();
         dead[1].1 = silent();
@@ -258,7 +258,7 @@ mod tests {
             rule(32766, RuleAction::Table(254)),
         ];
         scene.host.routes.push(Route { table: 52, ..route("0.0.0.0/0", 9, None) });
-        let echo = || Asked::Echo { to: address("10.88.0.1") };
+        let echo = || Probe::Echo { to: address("10.88.0.1") };
         let found = told(&scene, vec![asked(Some("c2"), echo(), silent())]);
         assert_eq!((found.len(), &*found[0].object), (1, "IPv4 rule 100"));
         assert_eq!(found[0].fix, ["ip rule add priority 99 to 10.88.0.0/24 lookup main"]);

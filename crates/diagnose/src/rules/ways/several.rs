@@ -10,8 +10,8 @@ use super::super::{containers, family_of, targets};
 use super::{ip, text};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
-use crate::question::{Answer, Asked, Question};
-use crate::routes::{Routed, TABLE_MAIN, look_up};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, TABLE_MAIN, look_up};
 use crate::whose;
 
 /// How many machines are asked by each link.
@@ -37,7 +37,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
 }
 
 fn question(to: IpAddr, link: &Link) -> Question {
-    Question { from: None, asked: Asked::EchoBy { to, link: link.name.clone() } }
+    Question { from: None, asked: Probe::EchoBy { to, link: link.name.clone() } }
 }
 
 fn choices(look: Look<'_>) -> Vec<Choice<'_>> {
@@ -49,7 +49,7 @@ fn choices(look: Look<'_>) -> Vec<Choice<'_>> {
         }
     }
     let all = wanted.into_iter().filter_map(|(to, hits)| {
-        let Routed::By { link, route, .. } = look_up(host, None, to, None, Some(0)) else {
+        let RouteDecision::By { link, route, .. } = look_up(host, None, to, None, Some(0)) else {
             return None;
         };
         if route.to.prefix_len() != 0 || route.table != TABLE_MAIN {
@@ -92,8 +92,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 fn is_lost(look: Look<'_>, container: &str, to: IpAddr) -> bool {
     look.answers.from(Some(container)).any(|(asked, answer)| {
         let whom = match asked {
-            Asked::Connect { to } => to.ip(),
-            Asked::Name { server } => *server,
+            Probe::Connect { to } => to.ip(),
+            Probe::Name { server } => *server,
             _ => return false,
         };
         whom == to && answer.is_lost()
@@ -160,12 +160,12 @@ mod tests {
 
     fn asked(link: &str, answer: Answer) -> (Question, Answer) {
         let (to, link) = (address("198.51.100.53"), link.to_owned());
-        (Question { from: None, asked: Asked::EchoBy { to, link } }, answer)
+        (Question { from: None, asked: Probe::EchoBy { to, link } }, answer)
     }
 
     /// What is said if the server of names does not answer c2.
     fn told(scene: &Scene, mut all: Vec<(Question, Answer)>) -> Vec<Finding> {
-        let asked = Asked::Name { server: address("198.51.100.53") };
+        let asked = Probe::Name { server: address("198.51.100.53") };
         let name = Question { from: Some("c2".to_owned()), asked };
         all.push((name, Answer::Silent { hops: Vec::new() }));
         found(scene, all)

@@ -15,9 +15,9 @@ use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, Help, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
-use crate::question::{Answer, Asked, Hop, Question};
+use crate::question::{Answer, Hop, Probe, Question};
 use crate::restored;
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -25,16 +25,16 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
-        let from = |asked: Asked| Question { from: Some(container.id.clone()), asked };
+        let from = |asked: Probe| Question { from: Some(container.id.clone()), asked };
         for family in FAMILIES {
             for site in Site::all(look.scene, container, family) {
                 if let Some(gateway) = site.gateway {
                     if is_routed(&site, gateway) {
-                        questions.push(from(Asked::Echo { to: gateway }));
+                        questions.push(from(Probe::Echo { to: gateway }));
                     }
                     if asks_links(look) {
                         let link = site.attachment.ifname.clone();
-                        questions.push(from(Asked::WhoHas { address: gateway, link }));
+                        questions.push(from(Probe::WhoHas { address: gateway, link }));
                     }
                 }
             }
@@ -57,7 +57,7 @@ pub(super) fn gateways(look: Look<'_>) -> Vec<Finding> {
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
-        let from = |asked: Asked| Question { from: Some(container.id.clone()), asked };
+        let from = |asked: Probe| Question { from: Some(container.id.clone()), asked };
         for family in FAMILIES {
             for site in Site::all(look.scene, container, family) {
                 for port in &site.attachment.ports {
@@ -88,15 +88,15 @@ fn is_tried(look: Look<'_>, container: &Container, family: Family) -> bool {
 
 /// What is asked beyond the node, by a container and by the node itself. Of all containers, one that
 /// has no route is meant to have none, or CHECK tells that it is gone.
-fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Asked> {
+fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Probe> {
     let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
     let is_routed = |to: IpAddr| has_route(container, to);
     let is_meant = |to: IpAddr| is_of(to) && (look.only.is_some() || is_routed(to));
     let named = look.to.filter(|to| is_meant(to.ip()));
     let leads_beyond = leads_beyond(look.scene, container, family);
     let next = next_router(look, family).filter(|to| leads_beyond && is_routed(*to));
-    let named = named.map(|to| Asked::Connect { to });
-    named.into_iter().chain(next.map(|to| Asked::Echo { to })).collect()
+    let named = named.map(|to| Probe::Connect { to });
+    named.into_iter().chain(next.map(|to| Probe::Echo { to })).collect()
 }
 
 /// Says whether a container has a route to an address, from one of its own.
@@ -104,21 +104,21 @@ pub(in crate::rules) fn has_route(container: &Container, to: IpAddr) -> bool {
     let Some(inside) = &container.inside else { return false };
     let nets = container.attachments.iter().flat_map(|attachment| &attachment.addresses);
     let mut own = nets.map(ipnet::IpNet::addr).filter(|own| own.is_ipv4() == to.is_ipv4());
-    own.any(|own| matches!(look_up(inside, Some(own), to, None, Some(0)), Routed::By { .. }))
+    own.any(|own| matches!(look_up(inside, Some(own), to, None, Some(0)), RouteDecision::By { .. }))
 }
 
 /// Says whether a container has a route to an address for a socket that is bound to no link: a link
 /// in a VRF of the container's own has its routes elsewhere.
 fn is_routed(site: &Site<'_>, to: IpAddr) -> bool {
     let routed = look_up(site.inside, Some(site.address), to, None, Some(0));
-    matches!(routed, Routed::By { .. })
+    matches!(routed, RouteDecision::By { .. })
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
 pub(in crate::rules) fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
     let [to, ..] = samples(family);
     match look_up(&look.scene.host, None, to, None, Some(0)) {
-        Routed::By { via: Some(via), .. } => match via {
+        RouteDecision::By { via: Some(via), .. } => match via {
             IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80 => None,
             other => Some(other),
         },
@@ -135,7 +135,7 @@ fn ends(look: Look<'_>, site: &Site<'_>, port: &Port) -> Vec<(SocketAddr, WayKin
     let loopback = loopback(site.address.is_ipv4());
     let [sample, ..] = samples(site.family());
     let uplink = match look_up(host, None, sample, None, Some(0)) {
-        Routed::By { link, .. } => address_of(link, site.address.is_ipv4()),
+        RouteDecision::By { link, .. } => address_of(link, site.address.is_ipv4()),
         _ => None,
     };
     let at = |address: IpAddr| SocketAddr::new(address, port.host);
@@ -208,8 +208,8 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let gateway = site.gateway?;
     let id = Some(site.container.id.clone());
     let link = site.attachment.ifname.clone();
-    let who = Question { from: id.clone(), asked: Asked::WhoHas { address: gateway, link } };
-    let echo = Question { from: id, asked: Asked::Echo { to: gateway } };
+    let who = Question { from: id.clone(), asked: Probe::WhoHas { address: gateway, link } };
+    let echo = Question { from: id, asked: Probe::Echo { to: gateway } };
     let (severity, seen) = match look.answers.to(&who) {
         Some(Answer::Owners { macs }) if macs.is_empty() => {
             let seen = format!("no machine answered for {gateway} on {}", site.attachment.ifname);
@@ -299,14 +299,14 @@ fn beyond(
         };
         let Some(lost) = lost else { continue };
         let (to, at, is_named) = match &asked {
-            Asked::Connect { to } => (to.to_string(), *to, true),
-            Asked::Echo { to } => (to.to_string(), SocketAddr::new(*to, 0), false),
+            Probe::Connect { to } => (to.to_string(), *to, true),
+            Probe::Echo { to } => (to.to_string(), SocketAddr::new(*to, 0), false),
             _ => continue,
         };
         if !node_reaches && !is_named {
             continue;
         }
-        if let Asked::Echo { to } = asked
+        if let Probe::Echo { to } = asked
             && !passes_echo(look, container, family, to)
         {
             continue;
@@ -341,8 +341,8 @@ fn beyond(
 
 /// Says that a connection did not come to the other end: the container or the node has the address
 /// on its loopback. A program of the node may serve it there.
-fn itself(look: Look<'_>, container: &Container, asked: &Asked, own: &Answer) -> Option<String> {
-    let Asked::Connect { to } = asked else { return None };
+fn itself(look: Look<'_>, container: &Container, asked: &Probe, own: &Answer) -> Option<String> {
+    let Probe::Connect { to } = asked else { return None };
     let has = |namespace: &Namespace| {
         let owner = namespace.owner_of(to.ip());
         !to.ip().is_loopback() && owner.is_some_and(|link| link.name == "lo")

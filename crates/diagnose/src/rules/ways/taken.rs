@@ -8,16 +8,16 @@ use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
 
 use super::{rule_text, text};
 use crate::Look;
-use crate::filter::{Holds, Layer, NewDestination, Packet, Port, walk};
+use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::path::{Site, address_of, carries, uplink};
 use crate::question::{Answer, Hop};
-use crate::routes::{Routed, look_up};
+use crate::routes::{RouteDecision, look_up};
 use crate::rules::family_of;
 
 /// The way of a packet.
 #[derive(Debug)]
-pub(in crate::rules) struct Taken<'s> {
+pub(in crate::rules) struct PacketWay<'s> {
     /// Each part in words.
     parts: Vec<String>,
     /// The rule or the route that leads it elsewhere than the node's own packets.
@@ -30,7 +30,7 @@ pub(in crate::rules) struct Taken<'s> {
     uplink: Option<&'s Link>,
     /// Its source, as the container sends it.
     source: IpAddr,
-    translated: Holds,
+    translated: Truth,
     /// The routing rule that leads it elsewhere than the node's own packets go.
     pub(super) turn: Option<Turn<'s>>,
 }
@@ -55,23 +55,23 @@ pub(in crate::rules) fn taken<'s>(
     container: &'s Container,
     to: SocketAddr,
     transport: Transport,
-) -> Option<Taken<'s>> {
+) -> Option<PacketWay<'s>> {
     let inside = container.inside.as_ref()?;
     let called = container.called();
     let with = carries(transport, Port::Is(to.port()));
     let mut to = to.ip();
-    let Routed::By { link, .. } = look_up(inside, None, to, None, Some(0)) else {
+    let RouteDecision::By { link, .. } = look_up(inside, None, to, None, Some(0)) else {
         return owned(look, container, to);
     };
     let source = address_of(link, to.is_ipv4())?;
-    let mut taken = Taken {
+    let mut taken = PacketWay {
         parts: Vec::new(),
         other: None,
         interface: None,
         out: None,
         uplink: uplink(look.scene, to.is_ipv4()),
         source,
-        translated: Holds::Maybe,
+        translated: Truth::Maybe,
         turn: None,
     };
     let sent = Packet::first(source, to, with).between(None, Some(&link.name));
@@ -86,7 +86,7 @@ pub(in crate::rules) fn taken<'s>(
         }
     }
     let routed = look_up(inside, None, to, None, walked.packet.mark);
-    let Routed::By { link, via, route, rule } = routed else { return Some(taken) };
+    let RouteDecision::By { link, via, route, rule } = routed else { return Some(taken) };
     taken.parts.push(format!("in {called} {}", by(inside, link, via, route, rule)));
     let is_node = via.is_none_or(|via| look.scene.host.owner_of(via).is_some());
     let mut attachments = container.attachments.iter();
@@ -107,22 +107,22 @@ pub(in crate::rules) fn taken<'s>(
 }
 
 /// The container has the address itself.
-fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Taken<'s>> {
+fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<PacketWay<'s>> {
     let link = container.inside.as_ref()?.owner_of(to)?;
     let itself = format!("{} has {to} itself, on {}", container.called(), link.name);
-    Some(Taken {
+    Some(PacketWay {
         parts: vec![itself.clone()],
         other: Some(itself),
         interface: None,
         out: None,
         uplink: uplink(look.scene, to.is_ipv4()),
         source: to,
-        translated: Holds::Maybe,
+        translated: Truth::Maybe,
         turn: None,
     })
 }
 
-impl<'s> Taken<'s> {
+impl<'s> PacketWay<'s> {
     fn on_node(&mut self, look: Look<'s>, site: Site<'s>, packet: &Packet) {
         let host = &look.scene.host;
         let iif = Some(site.seen_by.name.as_str());
@@ -138,17 +138,18 @@ impl<'s> Taken<'s> {
             }
         }
         match look_up(host, Some(self.source), to, iif, walked.packet.mark) {
-            Routed::By { link, via, route, rule } => {
+            RouteDecision::By { link, via, route, rule } => {
                 self.parts.push(format!("on this node {}", by(host, link, via, route, rule)));
                 self.out = Some(link);
                 let own = look_up(host, None, to, None, Some(0));
-                let is_other =
-                    matches!(own, Routed::By { link: other, .. } if other.index != link.index);
-                if let (true, Routed::By { link: other, .. }) = (is_other, own) {
+                let is_other = matches!(own, RouteDecision::By { link: other, .. } if other.index != link.index);
+                if let (true, RouteDecision::By { link: other, .. }) = (is_other, own) {
                     self.parts
                         .push(format!("what this node itself sends there goes by {}", other.name));
                 }
-                if let (true, Some(rule), Routed::By { link: own, .. }) = (is_other, rule, own) {
+                if let (true, Some(rule), RouteDecision::By { link: own, .. }) =
+                    (is_other, rule, own)
+                {
                     let marked = walked.marked.as_ref().map(ToString::to_string);
                     self.turn = Some(Turn { rule, route, link, own, site, marked });
                 }
@@ -163,20 +164,20 @@ impl<'s> Taken<'s> {
                 let left = left.between(iif, Some(&link.name));
                 self.translated = walk(host, Layer::Ip, Hook::Postrouting, &left).source;
                 match self.translated {
-                    Holds::Yes => self.parts.push("its source is translated".to_owned()),
-                    Holds::No => self.parts.push(format!("its source {} stays", self.source)),
-                    Holds::Maybe => {}
+                    Truth::Yes => self.parts.push("its source is translated".to_owned()),
+                    Truth::No => self.parts.push(format!("its source {} stays", self.source)),
+                    Truth::Maybe => {}
                 }
             }
-            Routed::Local(link) => {
+            RouteDecision::Local(link) => {
                 let at = format!("this node has {to} itself, on {}", link.name);
                 self.other.get_or_insert_with(|| at.clone());
                 self.parts.push(at);
             }
-            Routed::Unknown => {
+            RouteDecision::Unknown => {
                 self.parts.push("on this node a rule about marks may decide".to_owned());
             }
-            Routed::Refused { .. } | Routed::Nowhere => {}
+            RouteDecision::Refused { .. } | RouteDecision::Nowhere => {}
         }
     }
 
@@ -198,7 +199,7 @@ impl<'s> Taken<'s> {
 
     /// Says whether it is another way than that of the node's own packets.
     pub(in crate::rules) fn is_unusual(&self) -> bool {
-        self.other.is_some() || self.translated == Holds::No
+        self.other.is_some() || self.translated == Truth::No
     }
 
     /// Adds the way to a finding of what was not answered, if it has no place yet.
@@ -224,11 +225,11 @@ impl<'s> Taken<'s> {
                     "let what {called} sends take the way of this node's own packets, from which this keeps it: {other}"
                 )
             }
-            (None, Holds::No) => format!(
+            (None, Truth::No) => format!(
                 "let the network translate what it sends (ipMasq), or give the routers beyond this node a route to {}",
                 self.source
             ),
-            (None, Holds::Yes) if self.is_gone(answer) => format!(
+            (None, Truth::Yes) if self.is_gone(answer) => format!(
                 "find what beyond this node drops the answers to {called}, or what it sends"
             ),
             _ => format!("follow what {called} sends: it was not seen leaving this node"),

@@ -3,7 +3,7 @@ use scene::filter::{Family as Kin, Hook};
 use super::*;
 use crate::filter::samples::{base, drop, rule as filter_rule, table};
 use crate::path::samples::{ip as address, node, with, with_route};
-use crate::question::{Answer, Answers, Asked, Question};
+use crate::question::{Answer, Answers, Probe, Question};
 use crate::routes::samples::{route, rule};
 
 fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<Finding> {
@@ -193,7 +193,7 @@ fn a_route_of_a_container_to_its_loopback() {
 #[test]
 fn a_container_misses_what_the_node_has_lost() {
     let lost = |server: &str| {
-        let asked = Asked::Name { server: address(server) };
+        let asked = Probe::Name { server: address(server) };
         let question = Question { from: Some("c2".to_owned()), asked };
         vec![(question, Answer::Silent { hops: Vec::new() })]
     };
@@ -241,9 +241,9 @@ fn routers_are_ignored_beside_forwarding() {
 fn probes_that_are_lost_are_symptoms() {
     let scene = node();
     let question =
-        |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
+        |from: Option<&str>, asked: Probe| Question { from: from.map(str::to_owned), asked };
     let silent = || Answer::Silent { hops: Vec::new() };
-    let router = Asked::Echo { to: address("192.0.2.1") };
+    let router = Probe::Echo { to: address("192.0.2.1") };
     let own = question(Some("c2"), router.clone());
     let of_node = question(None, router);
     // The router does not answer.
@@ -253,7 +253,7 @@ fn probes_that_are_lost_are_symptoms() {
     assert_eq!(all[0].id, "outside-silent");
     assert_eq!(all[0].says, "192.0.2.1 answers this node, and not c2");
 
-    let gateway = question(Some("c2"), Asked::Echo { to: address("10.88.0.1") });
+    let gateway = question(Some("c2"), Probe::Echo { to: address("10.88.0.1") });
     assert_eq!(found_with(&scene, vec![(gateway.clone(), silent())])[0].id, "gateway-silent");
     // A firewall that takes nothing from containers is usual.
     let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
@@ -268,9 +268,9 @@ fn probes_that_are_lost_are_symptoms() {
         crate::finding::Severity::Unknown
     );
 
-    let port = question(None, Asked::Connect { to: "192.0.2.2:8080".parse().unwrap() });
+    let port = question(None, Probe::Connect { to: "192.0.2.2:8080".parse().unwrap() });
     assert_eq!(found_with(&scene, vec![(port, silent())])[0].id, "port-silent");
-    let container = question(None, Asked::Connect { to: "10.88.0.2:80".parse().unwrap() });
+    let container = question(None, Probe::Connect { to: "10.88.0.2:80".parse().unwrap() });
     assert_eq!(found_with(&scene, vec![(container, silent())])[0].id, "container-silent");
 }
 
@@ -279,9 +279,9 @@ fn the_router_may_answer_where_nothing_behind_it_does() {
     let (scene, to) = (node(), "198.51.100.1:80".parse().unwrap());
     let told = |of_node: Answer| {
         let question =
-            |from: Option<&str>, asked: Asked| Question { from: from.map(str::to_owned), asked };
-        let connect = || Asked::Connect { to };
-        let router = Asked::Echo { to: address("192.0.2.1") };
+            |from: Option<&str>, asked: Probe| Question { from: from.map(str::to_owned), asked };
+        let connect = || Probe::Connect { to };
+        let router = Probe::Echo { to: address("192.0.2.1") };
         let all = vec![
             (question(Some("c2"), connect()), Answer::Silent { hops: Vec::new() }),
             (question(None, connect()), of_node),
@@ -304,15 +304,15 @@ fn each_probe_is_asked_for() {
     let none = Answers::default();
     let to = Some("198.51.100.1:80".parse().unwrap());
     let asked = crate::questions(Look { scene: &scene, answers: &none, only: Some("c2"), to });
-    let has = |from: Option<&str>, asked_for: Asked| {
+    let has = |from: Option<&str>, asked_for: Probe| {
         asked.contains(&Question { from: from.map(str::to_owned), asked: asked_for })
     };
-    assert!(has(Some("c2"), Asked::Echo { to: address("10.88.0.1") }));
-    assert!(has(Some("c2"), Asked::Connect { to: "198.51.100.1:80".parse().unwrap() }));
-    assert!(has(None, Asked::Connect { to: "198.51.100.1:80".parse().unwrap() }));
-    assert!(has(None, Asked::Echo { to: address("192.0.2.1") }));
-    assert!(has(None, Asked::Connect { to: "192.0.2.2:8080".parse().unwrap() }));
-    assert!(has(None, Asked::Connect { to: "127.0.0.1:8080".parse().unwrap() }));
+    assert!(has(Some("c2"), Probe::Echo { to: address("10.88.0.1") }));
+    assert!(has(Some("c2"), Probe::Connect { to: "198.51.100.1:80".parse().unwrap() }));
+    assert!(has(None, Probe::Connect { to: "198.51.100.1:80".parse().unwrap() }));
+    assert!(has(None, Probe::Echo { to: address("192.0.2.1") }));
+    assert!(has(None, Probe::Connect { to: "192.0.2.2:8080".parse().unwrap() }));
+    assert!(has(None, Probe::Connect { to: "127.0.0.1:8080".parse().unwrap() }));
     assert!(!asked.iter().any(|one| one.from.as_deref() == Some("c3")));
 }
 
@@ -321,7 +321,7 @@ fn each_probe_is_asked_for() {
 fn a_repair_is_named_only_where_something_differs() {
     let mut scene = node();
     let question =
-        |to: &str| Question { from: None, asked: Asked::Connect { to: to.parse().unwrap() } };
+        |to: &str| Question { from: None, asked: Probe::Connect { to: to.parse().unwrap() } };
     let silent = || Answer::Silent { hops: Vec::new() };
     let help = |scene: &Scene| {
         let all = vec![(question("10.88.0.2:80"), silent())];

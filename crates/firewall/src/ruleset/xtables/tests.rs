@@ -57,7 +57,7 @@ fn ports() {
     let syn = [numbers([0, u16::MAX, 0, u16::MAX]), vec![0, 0x17, 0x02, 0]].concat();
     let (steps, _) = of("tcp", 0, &syn);
     assert_eq!(steps.len(), 3);
-    assert_eq!(steps[2], Step::Compare { op: Compare::Equal, from: FIRST, with: vec![2] });
+    assert_eq!(steps[2], Step::Compare { op: Comparison::Equal, from: FIRST, with: vec![2] });
     // --dports 80,8000:8080
     let mut several = vec![1, 3];
     several.extend([80_u16, 8000, 8080].map(u16::to_ne_bytes).concat());
@@ -97,7 +97,7 @@ fn addresses_and_marks() {
     let (steps, _) = of("mark", 1, &info);
     assert_eq!(steps[0], Step::Meta { key: Meta::Mark, to: FIRST });
     let with = 0x4000_u32.to_ne_bytes().to_vec();
-    assert_eq!(steps[2], Step::Compare { op: Compare::Equal, from: FIRST, with });
+    assert_eq!(steps[2], Step::Compare { op: Comparison::Equal, from: FIRST, with });
 }
 
 #[test]

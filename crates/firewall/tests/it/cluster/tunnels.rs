@@ -199,13 +199,13 @@ fn strangers_are_dropped_at_every_address_and_what_passes_through_is_not() {
 }
 
 /// What a tunnel of a place would take.
-struct Taken(UdpSocket);
+struct TakenEndpoint(UdpSocket);
 
-impl Taken {
+impl TakenEndpoint {
     fn at(place: &impl Place) -> Self {
         let socket = place.enter(|| UdpSocket::bind("[::]:8472").unwrap());
         socket.set_read_timeout(Some(traffic::ANSWER_DEADLINE)).unwrap();
-        Taken(socket)
+        TakenEndpoint(socket)
     }
 
     /// Asserts that the next packet that is taken has this content.
@@ -236,7 +236,7 @@ fn a_tunnel_takes_what_nodes_send_to_its_own_address_by_their_link() {
             udp dport 8472 ct original proto-dst 9998 snat ip to 192.0.2.2;
             udp dport 8472 ct original proto-dst 9998 snat ip6 to 2001:db8:2::2; }
         }\nX");
-    let taken = Taken::at(host);
+    let taken = TakenEndpoint::at(host);
     let attempts: [(&Container, &str, &str); 18] = [
         (b, "192.0.2.2", "192.0.2.101:8472"),
         (b, "192.0.2.2", "198.51.100.1:8472"),
@@ -295,7 +295,7 @@ fn nobody_but_nodes_sends_to_a_nodes_tunnel() {
             udp dport 9999 dnat ip to 192.0.2.2:8472; udp dport 9999 dnat ip6 to [2001:db8:2::2]:8472; }
           chain post { type nat hook postrouting priority srcnat; oifname n0 udp dport 8472 masquerade; }
         }\nX");
-    let taken = Taken::at(b);
+    let taken = TakenEndpoint::at(b);
     let attempts: [(&Container, &str, &str); 10] = [
         (c1, "10.1.0.2", "192.0.2.2:8472"),
         (c1, "fd00:1::2", "[2001:db8:2::2]:8472"),
@@ -341,7 +341,7 @@ fn nobody_but_nodes_sends_to_a_nodes_tunnel() {
         taken.assert_next(to, &OF_VNI_1);
     }
     // To a host that is no node.
-    let taken = Taken::at(outside);
+    let taken = TakenEndpoint::at(outside);
     for address in ["198.51.100.2", "2001:db8:ffff::2"] {
         cluster.change(&mut filter, &goes(node(address)));
     }

@@ -9,7 +9,7 @@ use policy::{
 use testkit::Chance;
 
 use super::clusters::{Case, NODE, PODS, of_pod, placed};
-use super::lab::{Fate, OWN, PodLab, Probe, Where, place_of, routed};
+use super::lab::{Fate, OWN, PodLab, Probe, Site, place_of, routed};
 
 /// The number of clusters in every run, with `--full`, and in the virtual machine.
 const SOME: usize = 20;
@@ -52,7 +52,7 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
     let mut probes = Vec::new();
     for source in &ends {
         for destination in &ends {
-            let is_pod = |end: &IpAddr| matches!(place_of(*end), Where::Pod(_));
+            let is_pod = |end: &IpAddr| matches!(place_of(*end), Site::Pod(_));
             if source == destination
                 || Family::of(*source) != Family::of(*destination)
                 || !(is_pod(source) || is_pod(destination))
@@ -71,7 +71,7 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
                 };
                 // The node's station receives everything that passes the node. An answer shows that
                 // a packet was for the node.
-                let shows = place_of(*destination) != Where::Node || probe.is_answered();
+                let shows = place_of(*destination) != Site::Node || probe.is_answered();
                 if exists && shows && number % each == 0 {
                     probes.push(probe);
                 }
@@ -95,8 +95,8 @@ fn expected(world: &World, probe: &Probe) -> (Option<Direction>, Verdict) {
     // What the node sends is never judged, nor what it gets at an address that its Node does not
     // have.
     let is_known = || world.nodes_at(destination).any(|node| node.name == NODE);
-    let to_node = place_of(destination) == Where::Node;
-    if place_of(source) == Where::Node || (to_node && !is_known()) {
+    let to_node = place_of(destination) == Site::Node;
+    if place_of(source) == Site::Node || (to_node && !is_known()) {
         return (None, judged);
     }
     let denied = match () {
@@ -123,7 +123,7 @@ fn compare(
     let fates = lab.try_all(&probes);
     for (probe, fate) in probes.iter().zip(fates) {
         let (denied, judged) = expected(world, probe);
-        let arrives = denied.is_none() && place_of(probe.destination) != Where::Node;
+        let arrives = denied.is_none() && place_of(probe.destination) != Site::Node;
         let answered = denied.is_none() && probe.is_answered();
         if fate != (Fate { denied, arrived: arrives, answered }) {
             return Err(format!("{probe:?}: {fate:?}, and the verdict is {judged:?}"));

@@ -16,7 +16,7 @@ use testkit::{Container, Place};
 
 use super::clusters::support::{cluster, namespace, network, node, pod};
 use super::clusters::{NODE, PODS, of_pod};
-use super::lab::{ACK, Fate, OWN, PodLab, Probe, Where};
+use super::lab::{ACK, Fate, OWN, PodLab, Probe, Site};
 use crate::support::Node;
 
 pub(super) const PORT: u16 = 5432;
@@ -174,7 +174,7 @@ fn without_policies_a_connection_is_picked_up() {
             talk(&mut ends);
         }
     }
-    assert_eq!(lab.table.dropped().unwrap(), firewall::pods::Dropped::default());
+    assert_eq!(lab.table.dropped().unwrap(), firewall::pods::DroppedPackets::default());
 }
 
 /// Whichever end sends first, no packet revives the connection.
@@ -267,7 +267,7 @@ fn a_packet_out_of_the_window_ends_no_connection() {
         let late = Ends { source: server.ip(), destination: client.ip() };
         let far = [numbers[0].wrapping_add(1 << 28), numbers[1]];
         let packet = late.tcp_at(server.port(), client.port(), ACK, far);
-        lab.station(Where::Pod(2)).send(&packet);
+        lab.station(Site::Pod(2)).send(&packet);
         let heard = nflog_packet(&mut lab);
         assert_eq!(heard.ports, Some((server.port(), client.port())));
         let dropped = lab.table.dropped().unwrap();
@@ -279,7 +279,7 @@ fn a_packet_out_of_the_window_ends_no_connection() {
 /// The sequence and acknowledgement numbers of the server's last packet to pod 1.
 fn numbers_of(lab: &PodLab, server: SocketAddr, client: SocketAddr) -> [u32; 2] {
     let mut numbers = None;
-    lab.station(Where::Pod(1)).heard(|bytes| {
+    lab.station(Site::Pod(1)).heard(|bytes| {
         let header = if server.is_ipv4() { 20 } else { 40 };
         let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
         let packet = nflog::Packet::read(bytes);
@@ -376,7 +376,7 @@ fn drops_are_counted_exactly_and_logged_at_a_rate() {
     let ends = Ends { source: outside, destination: of_pod(2)[0] };
     const PACKETS: u16 = 200;
     for port in 1..=PACKETS {
-        lab.station(Where::Outside).send(&ends.udp(port, PORT));
+        lab.station(Site::Outside).send(&ends.udp(port, PORT));
     }
     testkit::wait_until("all are dropped", || {
         lab.table.dropped().unwrap().incoming == u64::from(PACKETS)

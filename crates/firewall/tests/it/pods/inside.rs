@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use expect_test::expect;
-use firewall::pods::{self, Dropped, PodsTable};
+use firewall::pods::{self, DroppedPackets, PodsTable};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::netns::Netns;
 use kernel::route::IpFamily;
 use netwright_firewall as firewall;
 use policy::multi_policy::{self, MultiPolicy};
-use policy::networks::{Attachment, OnNetwork};
+use policy::networks::{Attachment, NetworkInterface};
 use policy::{Networks, Program, World};
 use serde_json::{Value, json};
 use testkit::probe::{Ends, Packet, Station};
@@ -114,7 +114,7 @@ impl Cluster {
                 addresses: pod.addresses.clone(),
             };
             networks.attachment(name, Some(attachment), &own);
-            let on = OnNetwork {
+            let on = NetworkInterface {
                 network: "shop/a".to_owned(),
                 interface: "net1".to_owned(),
                 addresses: pod.addresses.clone(),
@@ -311,7 +311,7 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
         let first = &mut ends[usize::from(!client_is_first)];
         let said = first.write_all(b"?").and_then(|()| first.read_exact(&mut [0; 1]));
         said.unwrap_err();
-        let Dropped { incoming, revived, .. } = macvlans.table.dropped().unwrap();
+        let DroppedPackets { incoming, revived, .. } = macvlans.table.dropped().unwrap();
         assert!(if client_is_first { 0 < incoming } else { 0 < revived }, "{incoming} {revived}");
     }
 }
@@ -339,7 +339,7 @@ fn what_a_container_does_to_its_table_is_put_back() {
     }
     let peer = pod("shop/web-2", "two", json!({"app": "web"}), &["172.16.0.3"]);
     let (network, interface) = ("shop/a".to_owned(), "net1".to_owned());
-    let on = OnNetwork { network, interface, addresses: peer.addresses.clone() };
+    let on = NetworkInterface { network, interface, addresses: peer.addresses.clone() };
     let uid = peer.uid.clone();
     let steps = cluster.networks.pod(&uid, Some((peer, vec![on])), &cluster.own);
     macvlans.pings(3, 1, false);

@@ -13,8 +13,8 @@ use testkit::traffic::{Server, assert_tcp};
 use super::clusters::of_pod;
 use super::clusters::support::{cluster, network};
 use super::flows::{PORT, app, confined, guarded, program};
-use super::lab::{PodLab, Where};
-use super::services::{Came, NODE_PORT, OF_TWO, send};
+use super::lab::{PodLab, Site};
+use super::services::{NODE_PORT, OF_TWO, PacketFate, send};
 
 /// The set-up of kube-proxy's IPVS mode: the Service's address is one of the node's, and flows are
 /// tracked (`pkg/proxy/ipvs/proxier.go`).
@@ -57,16 +57,16 @@ fn vm_services_of_ipvs_are_judged_on_their_node() {
     let direct = direct.as_str();
     let elsewhere: IpAddr = "10.244.9.1".parse().unwrap();
     lab.table.put(&program([guarded(true), confined(true)])).unwrap();
-    let dropped = |direction, from| Came::Dropped(direction, from, two);
+    let dropped = |direction, from| PacketFate::Dropped(direction, from, two);
     for (from, source, to, came) in [
-        (Where::Pod(1), one, OF_TWO, Came::To(2, one)),
-        (Where::Pod(1), one, direct, Came::To(2, one)),
+        (Site::Pod(1), one, OF_TWO, PacketFate::To(2, one)),
+        (Site::Pod(1), one, direct, PacketFate::To(2, one)),
         // A pod of another node calls: once its own node has translated the packets, once this node
         // does.
-        (Where::Outside, elsewhere, direct, dropped(Direction::Ingress, elsewhere)),
-        (Where::Outside, elsewhere, NODE_PORT, dropped(Direction::Ingress, elsewhere)),
-        (Where::Pod(3), three, direct, dropped(Direction::Ingress, three)),
-        (Where::Pod(3), three, OF_TWO, dropped(Direction::Ingress, three)),
+        (Site::Outside, elsewhere, direct, dropped(Direction::Ingress, elsewhere)),
+        (Site::Outside, elsewhere, NODE_PORT, dropped(Direction::Ingress, elsewhere)),
+        (Site::Pod(3), three, direct, dropped(Direction::Ingress, three)),
+        (Site::Pod(3), three, OF_TWO, dropped(Direction::Ingress, three)),
     ] {
         assert_eq!(send(&mut lab, from, source, to), came, "{source} to {to}");
     }
@@ -74,7 +74,7 @@ fn vm_services_of_ipvs_are_judged_on_their_node() {
     assert_eq!((counted.incoming, counted.outgoing), (4, 0));
     lab.table.put(&program([confined(false)])).unwrap();
     for to in [direct, OF_TWO] {
-        let came = send(&mut lab, Where::Pod(1), one, to);
+        let came = send(&mut lab, Site::Pod(1), one, to);
         assert_eq!(came, dropped(Direction::Egress, one), "{to}");
     }
     // Whole connections work, and not only their first packets.
@@ -101,17 +101,17 @@ fn vm_services_of_ipvs_are_judged_in_ipv6_too() {
     lab.lab.sh(IPVSADM6);
     let [one, two, three] = [1, 2, 3].map(|number| of_pod(number)[1]);
     let nameless: IpAddr = "fe80::1:1".parse().unwrap();
-    let dropped = |direction, from| Came::Dropped(direction, from, two);
-    let cases: [(Vec<Policy>, u8, IpAddr, Came); 5] = [
-        (vec![guarded(true)], 1, one, Came::To(2, one)),
+    let dropped = |direction, from| PacketFate::Dropped(direction, from, two);
+    let cases: [(Vec<Policy>, u8, IpAddr, PacketFate); 5] = [
+        (vec![guarded(true)], 1, one, PacketFate::To(2, one)),
         (vec![guarded(true)], 3, three, dropped(Direction::Ingress, three)),
-        (vec![confined(true)], 1, one, Came::To(2, one)),
+        (vec![confined(true)], 1, one, PacketFate::To(2, one)),
         (vec![confined(false)], 1, one, dropped(Direction::Egress, one)),
         (vec![confined(false)], 1, nameless, dropped(Direction::Egress, nameless)),
     ];
     for (policies, number, source, came) in cases {
         lab.table.put(&program(policies)).unwrap();
-        let went = send(&mut lab, Where::Pod(number), source, OF_TWO6);
+        let went = send(&mut lab, Site::Pod(number), source, OF_TWO6);
         assert_eq!(went, came, "{source}");
     }
 }
@@ -127,9 +127,9 @@ fn vm_a_service_of_ipvs_at_the_nodes_address_is_not_the_node() {
         "egress": [{"action": "Deny", "to": [{"nodes": {}}]}],
     });
     lab.table.put(&program([cluster("nodes", denies)])).unwrap();
-    assert_eq!(send(&mut lab, Where::Pod(1), one, NODE_PORT), Came::To(2, one));
-    let came = send(&mut lab, Where::Pod(1), one, "192.0.2.1:30081");
-    assert_eq!(came, Came::Dropped(Direction::Egress, one, "192.0.2.1".parse().unwrap()));
+    assert_eq!(send(&mut lab, Site::Pod(1), one, NODE_PORT), PacketFate::To(2, one));
+    let came = send(&mut lab, Site::Pod(1), one, "192.0.2.1:30081");
+    assert_eq!(came, PacketFate::Dropped(Direction::Egress, one, "192.0.2.1".parse().unwrap()));
 }
 
 /// The chains for IPVS are made with the first service, whether there is a program or not, and

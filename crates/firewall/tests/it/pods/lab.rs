@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use firewall::pods::{Dropped, Logging, PodsTable, log_prefix};
+use firewall::pods::{DroppedPackets, Logging, PodsTable, log_prefix};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::nflog::{self, NflogSocket};
 use kernel::route::IpFamily;
@@ -50,7 +50,7 @@ pub(super) struct PodLab {
 
 /// A place, as the number of its station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Where {
+pub(super) enum Site {
     Node,
     Outside,
     Pod(u8),
@@ -145,11 +145,11 @@ impl PodLab {
         }
     }
 
-    pub(super) fn station(&self, at: Where) -> &Station {
+    pub(super) fn station(&self, at: Site) -> &Station {
         &self.stations[match at {
-            Where::Node => 0,
-            Where::Outside => 1,
-            Where::Pod(number) => usize::from(number) + 1,
+            Site::Node => 0,
+            Site::Outside => 1,
+            Site::Pod(number) => usize::from(number) + 1,
         }]
     }
 
@@ -170,7 +170,7 @@ impl PodLab {
     }
 
     /// Waits until as many drops were reported as were counted since `before`.
-    pub(super) fn hear_all(&mut self, before: Dropped) {
+    pub(super) fn hear_all(&mut self, before: DroppedPackets) {
         testkit::wait_until("every drop is heard of", || {
             self.hear(&[], &BTreeMap::new(), &mut []);
             let now = self.table.dropped().unwrap();
@@ -237,7 +237,7 @@ impl PodLab {
                 let is = |address| usize::from(number_of(place_of(address))) == at;
                 if !answers && (source, destination) == (probe.source, probe.destination) {
                     // The node's own station receives packets before any rule sees them.
-                    fate.arrived |= is(destination) && place_of(destination) != Where::Node;
+                    fate.arrived |= is(destination) && place_of(destination) != Site::Node;
                 } else if answers && (destination, source) == (probe.source, probe.destination) {
                     fate.answered |= is(destination);
                 }
@@ -249,7 +249,7 @@ impl PodLab {
 impl Fate {
     /// Whether no more packets are expected.
     fn is_known(self, probe: &Probe) -> bool {
-        let to_node = place_of(probe.destination) == Where::Node;
+        let to_node = place_of(probe.destination) == Site::Node;
         let passed = (self.arrived || to_node) && (self.answered || !probe.is_answered());
         passed || self.denied.is_some()
     }
@@ -308,19 +308,19 @@ fn identity(bytes: &[u8]) -> Option<(u16, IpAddr, IpAddr, bool)> {
 }
 
 /// The place that has an address.
-pub(super) fn place_of(address: IpAddr) -> Where {
+pub(super) fn place_of(address: IpAddr) -> Site {
     if OWN.iter().any(|own| address == own.parse::<IpAddr>().unwrap()) {
-        return Where::Node;
+        return Site::Node;
     }
     let pod = (1..=PODS).find(|number| of_pod(*number).contains(&address));
-    pod.map_or(Where::Outside, Where::Pod)
+    pod.map_or(Site::Outside, Site::Pod)
 }
 
-fn number_of(place: Where) -> u8 {
+fn number_of(place: Site) -> u8 {
     match place {
-        Where::Node => 0,
-        Where::Outside => 1,
-        Where::Pod(number) => number + 1,
+        Site::Node => 0,
+        Site::Outside => 1,
+        Site::Pod(number) => number + 1,
     }
 }
 

@@ -15,7 +15,7 @@ use testkit::Place as _;
 
 use super::clusters::support::{namespace, pod};
 use super::clusters::{NODE, PODS, of_pod};
-use super::lab::{PodLab, Probe, Where, place_of, routed};
+use super::lab::{PodLab, Probe, Site, place_of, routed};
 
 const NETWORK: &str = "shop/storage";
 
@@ -102,8 +102,8 @@ fn probes() -> Vec<Probe> {
 
 fn at(address: IpAddr) -> String {
     match place_of(address) {
-        Where::Pod(number) => interface(number),
-        Where::Outside | Where::Node => "up0".to_owned(),
+        Site::Pod(number) => interface(number),
+        Site::Outside | Site::Node => "up0".to_owned(),
     }
 }
 

@@ -23,7 +23,7 @@ use testkit::traffic::{Server, assert_tcp};
 use super::clusters::support::{cluster, network};
 use super::clusters::{PODS, of_pod};
 use super::flows::{PORT, app, confined, guarded, program, world};
-use super::lab::{PodLab, SYN, Where};
+use super::lab::{PodLab, SYN, Site};
 
 /// How long a packet may be on its way on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -132,7 +132,7 @@ X";
 
 /// The fate of the first packet of a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum PacketFate {
     /// It arrived at a pod, with this source address.
     To(u8, IpAddr),
     /// It was dropped, with this source and this destination.
@@ -140,10 +140,10 @@ pub(super) enum Came {
 }
 
 /// A first packet: the place that sends it, its source and destination, and its fate.
-type Sent = (Where, IpAddr, &'static str, Came);
+type SentPacket = (Site, IpAddr, &'static str, PacketFate);
 
 /// Sends the first packet of a connection, and follows it.
-pub(super) fn send(lab: &mut PodLab, from: Where, source: IpAddr, to: &str) -> Came {
+pub(super) fn send(lab: &mut PodLab, from: Site, source: IpAddr, to: &str) -> PacketFate {
     let to: SocketAddr = to.parse().unwrap();
     let (id, ends) = (lab.id(), Ends { source, destination: to.ip() });
     lab.station(from).send(&ends.tcp(id, to.port(), SYN));
@@ -154,20 +154,20 @@ pub(super) fn send(lab: &mut PodLab, from: Where, source: IpAddr, to: &str) -> C
             let is = |direction: &Direction| log_prefix(*direction) == logged.prefix;
             let direction = Direction::ALL.into_iter().find(is).unwrap();
             let packet = logged.packet().unwrap();
-            came = Some(Came::Dropped(direction, packet.source, packet.destination));
+            came = Some(PacketFate::Dropped(direction, packet.source, packet.destination));
         }
         for number in 1..=PODS {
-            lab.station(Where::Pod(number)).heard(|bytes| {
+            lab.station(Site::Pod(number)).heard(|bytes| {
                 let Some(packet) = nflog::Packet::read(bytes) else { return };
                 if packet.tcp_flags == Some(SYN) && packet.ports.map(|(_, to)| to) == Some(PORT) {
-                    came = Some(Came::To(number, packet.source));
+                    came = Some(PacketFate::To(number, packet.source));
                 }
             });
         }
         if let Some(came) = came {
             return came;
         }
-        let stations = (1..=PODS).map(|number| lab.station(Where::Pod(number)));
+        let stations = (1..=PODS).map(|number| lab.station(Site::Pod(number)));
         let mut waiting: Vec<BorrowedFd<'_>> = vec![lab.log.as_fd()];
         waiting.extend(stations.flat_map(probe::Station::descriptors));
         let left = deadline.saturating_duration_since(Instant::now());
@@ -205,13 +205,13 @@ fn selfish() -> Policy {
 /// Asserts that `policy explain` reports the actual fate of a pod's connection to itself through a
 /// Service.
 #[track_caller]
-fn assert_explained(policies: Vec<Policy>, own: IpAddr, came: &Came) {
+fn assert_explained(policies: Vec<Policy>, own: IpAddr, came: &PacketFate) {
     let (world, traffic) = (world(policies), Traffic::to(Protocol::Tcp, PORT));
     let denies =
         |direction: &Direction| explain::dropped(&world, own, own, traffic, *direction).1.is_some();
     let met = match came {
-        Came::Dropped(direction, ..) => Some(*direction),
-        Came::To(..) => None,
+        PacketFate::Dropped(direction, ..) => Some(*direction),
+        PacketFate::To(..) => None,
     };
     assert_eq!([Direction::Egress, Direction::Ingress].into_iter().find(denies), met);
     let explained = explain(&world, own, own, traffic).to_string();
@@ -225,28 +225,28 @@ fn check(name: &str, proxy: &str) {
     lab.lab.sh(proxy);
     let [one, two, three] = [1, 2, 3].map(|number| of_pod(number)[0]);
     let [node, client]: [IpAddr; 2] = ["192.0.2.1", CLIENT].map(|text| text.parse().unwrap());
-    let pod = Where::Pod;
-    let dropped = |direction, from| Came::Dropped(direction, from, two);
-    let cases: [(&str, Vec<Policy>, Vec<Sent>); 6] = [
+    let pod = Site::Pod;
+    let dropped = |direction, from| PacketFate::Dropped(direction, from, two);
+    let cases: [(&str, Vec<Policy>, Vec<SentPacket>); 6] = [
         (
             "no policies",
             vec![],
             vec![
-                (pod(1), one, OF_TWO, Came::To(2, one)),
-                (pod(2), two, OF_TWO, Came::To(2, node)),
-                (Where::Outside, client, NODE_PORT, Came::To(2, node)),
+                (pod(1), one, OF_TWO, PacketFate::To(2, one)),
+                (pod(2), two, OF_TWO, PacketFate::To(2, node)),
+                (Site::Outside, client, NODE_PORT, PacketFate::To(2, node)),
             ],
         ),
         (
             "only from pod 1, and only to pod 2",
             vec![guarded(true), confined(true)],
             vec![
-                (pod(1), one, OF_TWO, Came::To(2, one)),
+                (pod(1), one, OF_TWO, PacketFate::To(2, one)),
                 (pod(3), three, OF_TWO, dropped(Direction::Ingress, three)),
                 // Through its own Service pod 1 calls itself, which is not the pod that it may
                 // reach.
-                (pod(1), one, OF_ONE, Came::Dropped(Direction::Egress, one, one)),
-                (Where::Outside, client, NODE_PORT, dropped(Direction::Ingress, client)),
+                (pod(1), one, OF_ONE, PacketFate::Dropped(Direction::Egress, one, one)),
+                (Site::Outside, client, NODE_PORT, dropped(Direction::Ingress, client)),
             ],
         ),
         (
@@ -259,18 +259,22 @@ fn check(name: &str, proxy: &str) {
             vec![clients()],
             vec![
                 (pod(1), one, OF_TWO, dropped(Direction::Ingress, one)),
-                (Where::Outside, client, NODE_PORT, Came::To(2, node)),
+                (Site::Outside, client, NODE_PORT, PacketFate::To(2, node)),
             ],
         ),
         (
             "pod 1 by no pod, which it is itself",
             vec![lonely()],
             vec![
-                (pod(1), one, OF_ONE, Came::Dropped(Direction::Ingress, one, one)),
-                (pod(1), one, OF_TWO, Came::To(2, one)),
+                (pod(1), one, OF_ONE, PacketFate::Dropped(Direction::Ingress, one, one)),
+                (pod(1), one, OF_TWO, PacketFate::To(2, one)),
             ],
         ),
-        ("pod 1 by itself alone", vec![selfish()], vec![(pod(1), one, OF_ONE, Came::To(1, node))]),
+        (
+            "pod 1 by itself alone",
+            vec![selfish()],
+            vec![(pod(1), one, OF_ONE, PacketFate::To(1, node))],
+        ),
     ];
     for (what, policies, packets) in cases {
         lab.table.put(&program(policies.clone())).unwrap();

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use policy::program::{Match, Set, Then};
+use policy::program::{LineAction, Match, Set};
 use policy::{Change, Compiler, Direction, Family, Name, Program, World};
 use serde_json::json;
 use testkit::Place;
@@ -14,7 +14,7 @@ use testkit::probe::Ends;
 use super::clusters::support::{namespace, network, node, pod};
 use super::clusters::{NODE, of_pod};
 use super::cost::{addresses, many};
-use super::lab::{OWN, PodLab, Where};
+use super::lab::{OWN, PodLab, Site};
 
 const TURNS: usize = 9;
 /// How many slices a turn has.
@@ -71,7 +71,7 @@ fn program(both: bool) -> Program {
 fn crowded(mut program: Program) -> Program {
     let class = &program.verdicts[&(Direction::Ingress, of_pod(2)[0])];
     let jumps = program.chains[class].iter().filter_map(|line| match &line.then {
-        Then::Jump(chain) => Some(chain),
+        LineAction::Jump(chain) => Some(chain),
         _ => None,
     });
     let lines = jumps.flat_map(|chain| &program.chains[chain]);
@@ -125,7 +125,7 @@ fn first_packets(lab: &mut PodLab, count: u32) -> Duration {
     let ends = Ends { source: of_pod(1)[0], destination: of_pod(2)[0] };
     let packets: Vec<_> =
         (0..count).map(|number| ends.udp(u16::try_from(1024 + number).unwrap(), PORT)).collect();
-    let station = lab.station(Where::Pod(1));
+    let station = lab.station(Site::Pod(1));
     let begin = on_processor();
     packets.iter().for_each(|packet| station.send(packet));
     on_processor() - begin
@@ -246,6 +246,9 @@ fn what_policies_cost_packets() {
     }
     // Nothing was dropped.
     for kind in &mut kinds {
-        assert_eq!(kind.lab.table.dropped().unwrap(), netwright_firewall::pods::Dropped::default());
+        assert_eq!(
+            kind.lab.table.dropped().unwrap(),
+            netwright_firewall::pods::DroppedPackets::default()
+        );
     }
 }

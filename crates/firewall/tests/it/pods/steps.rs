@@ -122,7 +122,7 @@ fn a_table_in_another_namespace() {
     let mut table = PodsTable::open_in(&netns, Logging::default()).unwrap();
     assert!(!table.exists().unwrap());
     table.remove().unwrap();
-    assert_eq!(table.dropped().unwrap(), firewall::pods::Dropped::default());
+    assert_eq!(table.dropped().unwrap(), firewall::pods::DroppedPackets::default());
     table.put(&Program::empty()).unwrap();
     assert!(table.exists().unwrap());
     assert!(lab.sh("nft list tables").contains("table inet netwright-policy"));

@@ -13,7 +13,7 @@ use testkit::probe::{self, Ends, Station};
 
 use super::clusters::support::{cluster, namespace, network, node, pod};
 use super::clusters::{NODE, of_pod};
-use super::lab::{OWN, PodLab, Where};
+use super::lab::{OWN, PodLab, Site};
 
 /// The number of swaps in every run, and with `--full`.
 const SOME: usize = 500;
@@ -89,11 +89,11 @@ fn packets_meet_one_program_or_the_other() {
             }
             sent
         });
-        let stops = Stops(&stop);
+        let stops = StopGuard(&stop);
         for number in 0..swaps {
             lab.table.apply(&steps[number % 2]).unwrap();
             // At least one packet meets each program.
-            let station = lab.station(Where::Pod(2));
+            let station = lab.station(Site::Pod(2));
             assert!(probe::wait(&[station.descriptors()[0]], DEADLINE), "nothing passes");
             count(station, ends, &mut arrived);
             denied += heard(&mut lab);
@@ -103,7 +103,7 @@ fn packets_meet_one_program_or_the_other() {
     });
     // The test waits for packets that are still on their way.
     while arrived < sent {
-        let station = lab.station(Where::Pod(2));
+        let station = lab.station(Site::Pod(2));
         assert!(probe::wait(&[station.descriptors()[0]], DEADLINE), "{arrived} of {sent}");
         count(station, ends, &mut arrived);
     }
@@ -116,9 +116,9 @@ fn packets_meet_one_program_or_the_other() {
 }
 
 /// Ends the flood, also when the test fails.
-struct Stops<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

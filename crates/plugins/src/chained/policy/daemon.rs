@@ -7,7 +7,7 @@ use cni::code;
 use cni_plugin::{Call, codes};
 use node_api::line::MAX_MESSAGE;
 use node_api::policy::{
-    Answer, Collect, Enforced, Owner, Request, Started, StatusRequest, taken_off,
+    Answer, CollectRequest, Enforcement, Owner, Request, StartRequest, StatusRequest, taken_off,
 };
 use node_api::{AskError, ExchangeError};
 
@@ -50,13 +50,13 @@ impl Daemon {
     ///
     /// # Errors
     /// Code 110 where nobody will: the daemon was taken off this node.
-    pub(super) fn start(&self, call: &Call<'_>, started: &Started) -> Result<(), Failure> {
+    pub(super) fn start(&self, call: &Call<'_>, started: &StartRequest) -> Result<(), Failure> {
         let why = match self.ask_patiently(&Request::Start(started.clone())) {
-            Ok(Answer::Enforced(Enforced { known: true, notice })) => {
+            Ok(Answer::Enforced(Enforcement { known: true, notice })) => {
                 notice.into_iter().for_each(|notice| call.warn(notice));
                 return Ok(());
             }
-            Ok(Answer::Enforced(Enforced { notice, .. })) => notice.unwrap_or_default(),
+            Ok(Answer::Enforced(Enforcement { notice, .. })) => notice.unwrap_or_default(),
             Ok(Answer::Refused(refusal)) => refusal.to_cni().to_string(),
             Ok(Answer::Ok) => nonsense().to_string(),
             Err(failure) => {
@@ -80,7 +80,7 @@ impl Daemon {
 
     /// Tells the daemon that records were removed; `false` if no daemon has received it.
     pub(super) fn collect(&self, call: &Call<'_>, network: &str) -> bool {
-        self.tell(call, &Request::Collect(Collect { network: network.to_owned() }))
+        self.tell(call, &Request::Collect(CollectRequest { network: network.to_owned() }))
     }
 
     /// Asks whether the packet filter has what an attachment needs; `None` if no daemon answers.

@@ -13,7 +13,7 @@ use kernel::linger;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, NeighbourState, RouteSocket};
-use node_api::policy::{Started, is_further};
+use node_api::policy::{StartRequest, is_further};
 
 use super::link;
 
@@ -28,7 +28,7 @@ pub(super) struct Ends {
 
 impl Ends {
     /// Returns those of an attachment.
-    pub(super) fn of(started: &Started) -> Self {
+    pub(super) fn of(started: &StartRequest) -> Self {
         let mut ends = Ends::default();
         match &started.meets {
             // The node's table has nothing of it.
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn of_a_further_network_addresses_are_at_an_interface() {
         let addresses: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap()];
-        let mut started = Started { addresses: addresses.clone(), ..Started::default() };
+        let mut started = StartRequest { addresses: addresses.clone(), ..StartRequest::default() };
         let own = Ends::of(&started);
         assert_eq!((own.addresses.len(), own.links.len()), (1, 0));
         started.meets = Some("br0".to_owned());

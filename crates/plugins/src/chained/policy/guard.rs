@@ -29,7 +29,7 @@ use ::firewall::{Exchange, Firewall, Plan, pod_link};
 use cni::{AttachmentKey, Error};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use node_api::policy::{PLUGIN, Recorded};
+use node_api::policy::{AttachmentRecord, PLUGIN};
 use state::{AttachmentLock, Index, Record};
 
 use super::frames::{self, Need};
@@ -60,7 +60,7 @@ pub struct Guard {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PodLink {
     key: AttachmentKey,
-    recorded: Recorded,
+    recorded: AttachmentRecord,
     /// The path of the container's namespace.
     netns: Option<PathBuf>,
 }
@@ -325,7 +325,7 @@ impl Guard {
 impl PodLink {
     /// Reads it, if its link passes the node.
     fn of(record: &Record) -> Option<Self> {
-        let recorded: Recorded = recorded_in(record)?;
+        let recorded: AttachmentRecord = recorded_in(record)?;
         let has_link = recorded.started.interface.is_some() && recorded.index.is_some();
         let (key, netns) = (record.attachment.clone(), record.netns.clone());
         has_link.then_some(PodLink { key, recorded, netns })

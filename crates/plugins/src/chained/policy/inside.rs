@@ -9,7 +9,7 @@ use ::firewall::pods::{self, PodsTable};
 use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use node_api::policy::Recorded;
+use node_api::policy::AttachmentRecord;
 use state::{Index, Record};
 
 use super::{NAME, Policy, table};
@@ -55,7 +55,7 @@ pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), F
 /// Lists the other interfaces that are judged in a namespace, by their records.
 fn judged_besides(index: &Index, netns: &Netns, ifname: &str) -> Vec<String> {
     let is_there = |record: &Record| {
-        let recorded: Option<Recorded> = recorded_in(record);
+        let recorded: Option<AttachmentRecord> = recorded_in(record);
         recorded.is_some_and(|recorded| recorded.started.inside)
             && record.noted().is_some_and(|noted| noted.id == Some(netns.id()))
     };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cni::{AddResult, AttachmentKey, code};
 use kernel::route::{BridgeInfo, IpvlanMode, Link, RouteSocket};
-use node_api::policy::{Recorded, is_further};
+use node_api::policy::{AttachmentRecord, is_further};
 
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
@@ -215,7 +215,7 @@ fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
 pub(super) fn recorded(
     host: &mut RouteSocket,
     key: &AttachmentKey,
-    recorded: &Recorded,
+    recorded: &AttachmentRecord,
 ) -> Result<Option<Link>, Failure> {
     let Some(index) = recorded.index else { return Ok(None) };
     let found = host.link_by_index(index)?;
@@ -223,7 +223,7 @@ pub(super) fn recorded(
 }
 
 /// Reports whether a link has the name that ADD recorded.
-pub(super) fn is_named(link: &Link, recorded: &Recorded) -> bool {
+pub(super) fn is_named(link: &Link, recorded: &AttachmentRecord) -> bool {
     recorded.started.interface.as_deref() == Some(link.name.as_str())
 }
 

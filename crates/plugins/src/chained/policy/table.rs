@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
-use node_api::policy::{LOCK, Recorded};
+use node_api::policy::{AttachmentRecord, LOCK};
 use state::{Damaged, Index, Lock};
 
 use super::NAME;
@@ -181,7 +181,7 @@ fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Fail
     let own = own.filter(|record| Some(&record.attachment) != without);
     let mut ends = Ends::default();
     for record in own {
-        let recorded: Option<Recorded> = recorded_in(record);
+        let recorded: Option<AttachmentRecord> = recorded_in(record);
         let Some(recorded) = recorded else {
             let text = format!("what {NAME} recorded of {} is not legible", record.attachment);
             return Err(Failure::new(codes::STATE, text));

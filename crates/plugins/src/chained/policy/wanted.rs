@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use node_api::policy::{Recorded, Started};
+use node_api::policy::{AttachmentRecord, StartRequest};
 use wanted::{Because, Item, State, Wanted};
 
 use super::config::Config;
@@ -116,7 +116,7 @@ impl Wants for Policy {
                 frames::hold(host, index, key, &bridge, Need::from_wanted(shown))?;
             }
             State::Verdicts { addresses } => {
-                let recorded: Option<Recorded> = attachment::recorded(index, key, NAME);
+                let recorded: Option<AttachmentRecord> = attachment::recorded(index, key, NAME);
                 match recorded.as_ref().is_some_and(|recorded| recorded.started.inside) {
                     true => {
                         let netns = &picture.namespaces.get()?.netns;
@@ -137,16 +137,16 @@ impl Wants for Policy {
 }
 
 /// Returns what ADD would have recorded of an attachment without a record.
-fn unrecorded(attached: &Attached<'_, Policy>, side: &Side) -> Recorded {
+fn unrecorded(attached: &Attached<'_, Policy>, side: &Side) -> AttachmentRecord {
     let addresses = link::addresses(attached.result, attached.ifname);
-    at(side, Started { addresses, ..Started::default() }, attached.ifname)
+    at(side, StartRequest { addresses, ..StartRequest::default() }, attached.ifname)
 }
 
 /// Returns what leads to the verdicts of these addresses. Without a record only the attachment's
 /// addresses are known here.
-fn ends(recorded: Option<&Recorded>, addresses: &[IpAddr]) -> Ends {
+fn ends(recorded: Option<&AttachmentRecord>, addresses: &[IpAddr]) -> Ends {
     let meets = recorded.and_then(|recorded| recorded.started.meets.clone());
-    Ends::of(&Started { addresses: addresses.to_vec(), meets, ..Started::default() })
+    Ends::of(&StartRequest { addresses: addresses.to_vec(), meets, ..StartRequest::default() })
 }
 
 /// Without a daemon, an address without a verdict may be one that no policy selects. But if there
@@ -160,7 +160,8 @@ fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpA
         Some(Judged::Differs(text)) => return differs(text),
         None => {}
     }
-    let recorded: Option<Recorded> = attachment::recorded(picture.index, call.attachment(), NAME);
+    let recorded: Option<AttachmentRecord> =
+        attachment::recorded(picture.index, call.attachment(), NAME);
     if recorded.as_ref().is_some_and(|recorded| recorded.started.inside) {
         let netns = &picture.namespaces.get()?.netns;
         return match inside::difference(netns, call.ifname().as_str())? {

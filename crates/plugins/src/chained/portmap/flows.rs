@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_plugin::Call;
-use firewall::Shared;
+use firewall::SharedObject;
 use firewall::element::Protocol;
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::netlink::NetlinkError;
@@ -121,7 +121,7 @@ fn is_anothers(
         if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let leads = |one: &HostPort| one.port == port && one.container == to;
     for at in [at, everywhere] {
-        let object = Shared::IptablesHostport { protocol, port, at }.object();
+        let object = SharedObject::IptablesHostport { protocol, port, at }.object();
         for holder in index.holders(&object).found {
             let theirs: Option<Recorded> = recorded(index, &holder, NAME);
             if theirs.is_some_and(|theirs| theirs.udp.iter().chain(&theirs.sctp).any(leads)) {

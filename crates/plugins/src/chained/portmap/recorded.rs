@@ -6,7 +6,7 @@ use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::element::{Element, Field, Protocol, Set};
 use firewall::hostport::{self, Forward, Target};
-use firewall::{Plan, Shared};
+use firewall::{Plan, SharedObject};
 use serde::{Deserialize, Serialize};
 use state::{Index, Record};
 
@@ -84,9 +84,9 @@ impl Recorded {
         };
         // With the reference's chains there are no elements of ours, and these sysctls are all that
         // depends on the interface.
-        let of_switch = |shared: &Shared| match shared {
-            Shared::Localnet(out) if address.is_ipv4() => Some(out.clone()),
-            Shared::Loopback6(out) if address.is_ipv6() => Some(out.clone()),
+        let of_switch = |shared: &SharedObject| match shared {
+            SharedObject::Localnet(out) if address.is_ipv4() => Some(out.clone()),
+            SharedObject::Loopback6(out) if address.is_ipv6() => Some(out.clone()),
             _ => None,
         };
         let found = self.plan.own.iter().find_map(of_element);

@@ -1,7 +1,7 @@
 //! What an attachment of `portmap` wants, for CHECK and repair.
 
 use cni_plugin::{Call, codes};
-use firewall::iptables::hostport::Wanted as Chains;
+use firewall::iptables::hostport::DesiredHostports as Chains;
 use firewall::{Plan, iptables, reference, taken};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
@@ -149,9 +149,9 @@ fn covered(recorded: &Recorded, addresses: &[IpNet]) -> Result<Vec<Failure>, Fai
 }
 
 /// Finds a port of the attachment that a program of the host uses.
-fn strangers(config: &Config, call: &Call<'_>) -> Result<Option<taken::Taken>, Failure> {
+fn strangers(config: &Config, call: &Call<'_>) -> Result<Option<taken::TakenPort>, Failure> {
     let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
     let addresses = addresses(&result, call.ifname().as_str());
     let taken = taken::find(&config.forwards, families(&addresses));
-    Ok(taken.into_iter().find(taken::Taken::is_strangers))
+    Ok(taken.into_iter().find(taken::TakenPort::is_strangers))
 }

@@ -7,7 +7,7 @@ use cni_plugin::{Call, codes};
 use cnm::ipam::{Address, ENDPOINT_MAC, ENDPOINT_NAME, RequestAddress};
 use cnm::method::Method;
 use cnm::network::{
-    CreateEndpoint, CreatedEndpoint, EndpointInterface, ExternalConnectivity, Join, Joined,
+    CreateEndpoint, CreatedEndpoint, EndpointInterface, ExternalConnectivity, Join, JoinAnswer,
 };
 use cnm::options::{EXPOSED_PORTS, PORT_MAP};
 use ipnet::IpNet;
@@ -285,7 +285,7 @@ fn join(
     network: &Network,
     driver: &Driver<'_>,
     endpoint: &Endpoint,
-) -> Result<Joined, Failure> {
+) -> Result<JoinAnswer, Failure> {
     // The driver has a different working directory.
     let netns = std::path::absolute(&call.env().netns).map_err(|error| {
         Failure::from_chain(codes::STATE, &error).context("make CNI_NETNS absolute")

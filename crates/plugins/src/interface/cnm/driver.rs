@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use cni::code;
 use cni_plugin::codes;
 use cnm::Nothing;
-use cnm::http::{HttpError, Incoming, Kind, Message, request};
+use cnm::http::{HttpError, IncomingMessage, Kind, Message, request};
 use cnm::method::Method;
-use cnm::network::Activated;
+use cnm::network::ActivateAnswer;
 use cnm::place::{
     Address, AddressError, Candidate, SOCKET_DIR, SPEC_DIRS, address_in_json, candidates,
 };
@@ -308,7 +308,7 @@ impl<'p> Driver<'p> {
     /// [`AskError`].
     pub(super) fn activate(&self, kind: &str) -> Result<(), AskError> {
         let method = Method::Activate;
-        let activated: Activated = self.ask(method, &Nothing {})?;
+        let activated: ActivateAnswer = self.ask(method, &Nothing {})?;
         if activated.implements.iter().any(|one| one == kind) {
             return Ok(());
         }
@@ -399,7 +399,7 @@ impl<'p> Driver<'p> {
             rest = &rest[sent..];
         }
         let wrong = |source| AskError::Http { driver: driver.clone(), method, source };
-        let mut incoming = Incoming::new(Kind::Answer, MAX_ANSWER);
+        let mut incoming = IncomingMessage::new(Kind::Answer, MAX_ANSWER);
         let mut buffer = [0; 16 * 1024];
         loop {
             socket::limit(&stream, Timeout::Recv, deadline).map_err(failed)?;

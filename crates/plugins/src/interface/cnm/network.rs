@@ -7,7 +7,7 @@ use cni_plugin::{Call, codes};
 use cnm::Nothing;
 use cnm::method::Method;
 use cnm::network::{
-    Capabilities, CreateNetwork, GwAllocCheck, GwAllocChecked, IpamData, NetworkName,
+    Capabilities, CreateNetwork, GwAllocAnswer, GwAllocCheck, IpamData, NetworkName,
 };
 use cnm::options::{ENABLE_IPV4, ENABLE_IPV6, GENERIC, INTERNAL};
 use ipnet::IpNet;
@@ -119,7 +119,7 @@ fn make(
         let check = GwAllocCheck { options: options(&network.wanted, true) };
         driver.ask(Method::GwAllocCheck, &check)?
     } else {
-        GwAllocChecked::default()
+        GwAllocAnswer::default()
     };
     match &drivers.ipam {
         Some(ipam) => {

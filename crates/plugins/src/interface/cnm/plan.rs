@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use cni::{AddResult, IpConfig, Route};
 use cni_plugin::Call;
 use cnm::method::Method;
-use cnm::network::{EndpointInterface, Joined, StaticRoute};
+use cnm::network::{EndpointInterface, JoinAnswer, StaticRoute};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::Scope;
@@ -34,7 +34,7 @@ pub(super) fn plan(
     driver: &Driver<'_>,
     interface: &EndpointInterface,
     given: Option<AddResult>,
-    joined: &Joined,
+    joined: &JoinAnswer,
 ) -> Result<Plan, Failure> {
     let mut result = given.unwrap_or_default();
     for text in [&interface.address, &interface.address_ipv6] {

@@ -11,7 +11,7 @@ use cnm::ipam::{
     self, Address, AddressSpaces, ReleaseAddress, ReleasePool, RequestAddress, RequestPool,
 };
 use cnm::method::Method;
-use cnm::network::GwAllocChecked;
+use cnm::network::GwAllocAnswer;
 use ipnet::IpNet;
 
 use crate::shared::failure::Failure;
@@ -131,7 +131,7 @@ pub(super) fn take_pools(
     network: &mut Network,
     ipam: &Driver<'_>,
     is_global: bool,
-    skip: GwAllocChecked,
+    skip: GwAllocAnswer,
 ) -> Result<(), Failure> {
     let capabilities = match ipam.ask::<ipam::Capabilities>(Method::IpamCapabilities, &Nothing {}) {
         Err(error) if error.is_unsupported() => ipam::Capabilities::default(),

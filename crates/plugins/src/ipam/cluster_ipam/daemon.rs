@@ -6,7 +6,7 @@ use std::time::Duration;
 use cni::code;
 use cni_plugin::{Call, codes};
 use node_api::client::{ANSWER_TIMEOUT, TELL_TIMEOUT};
-use node_api::ipam::{Answer, Assigned, Request};
+use node_api::ipam::{Answer, AssignedAddress, Request};
 use node_api::{AskError, ExchangeError, Message, inbox};
 
 use crate::shared::failure::Failure;
@@ -40,7 +40,7 @@ impl Daemon {
     }
 
     /// Requests addresses, and waits for a daemon that is not there yet and may come.
-    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<Assigned>, Failed> {
+    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<AssignedAddress>, Failed> {
         match self.ask(request, self.0.start_timeout(), ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cni::code;
 use cni_plugin::codes;
-use node_api::dhcp::{Answer, Ask, MAX_LINE, Question, Reply};
+use node_api::dhcp::{Answer, MAX_LINE, Question, Reply, Request};
 use node_api::{AskError, Daemon, ExchangeError};
 
 use crate::shared::failure::Failure;
@@ -17,7 +17,7 @@ const START_IT: &str = "start the daemon: systemctl start netwrightd@dhcp.socket
 ///
 /// # Errors
 /// [`AskError`].
-pub(super) fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, AskError> {
+pub(super) fn ask(path: &Path, ask: Request, timeout: Duration) -> Result<Answer, AskError> {
     ask_when_there(path, ask, Duration::ZERO, timeout)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn ask(path: &Path, ask: Ask, timeout: Duration) -> Result<Answer, As
 /// [`AskError`].
 pub(super) fn ask_when_there(
     path: &Path,
-    ask: Ask,
+    ask: Request,
     start: Duration,
     timeout: Duration,
 ) -> Result<Answer, AskError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use node_api::Refusal;
-use node_api::ipam::{Answer, Assigned, Request};
+use node_api::ipam::{Answer, AssignedAddress, Request};
 use serde_json::json;
 use testkit::Place;
 
@@ -111,7 +111,7 @@ fn an_answer_that_is_no_use_changes_nothing() {
     let node = Node::new("cluster-lies");
     let c1 = node.container("c1");
     let assigned = |all: &[(&str, Option<&str>)]| {
-        let one = |(address, gateway): &(&str, Option<&str>)| Assigned {
+        let one = |(address, gateway): &(&str, Option<&str>)| AssignedAddress {
             address: address.parse().unwrap(),
             gateway: gateway.map(|gateway| gateway.parse().unwrap()),
         };
@@ -180,7 +180,8 @@ fn an_answer_that_is_no_use_changes_nothing() {
     drop(daemon);
     let _daemon = Daemon::but(&node, |request| match request {
         Request::Assign(_) => {
-            let address = || Assigned { address: "10.1.0.2/24".parse().unwrap(), gateway: None };
+            let address =
+                || AssignedAddress { address: "10.1.0.2/24".parse().unwrap(), gateway: None };
             Some(says(&Answer::Assigned(vec![address(), address()])))
         }
         _ => None,

@@ -1,7 +1,7 @@
 //! The networks that a pod has after ADD.
 
 use cni::AddResult;
-use node_api::multinet::{Attached, Request};
+use node_api::multinet::{AttachReport, Request};
 use npwg::status::{self, Form};
 use serde_json::{Value, json};
 use testkit::Place;
@@ -11,7 +11,7 @@ use super::{bare, bridge, calls, conf, default, given, links, list, node, planne
 use crate::support::matrix::{addresses, assert_settles, look};
 use crate::support::multinet::{Daemon, left};
 
-fn attached(heard: &[Request]) -> Attached {
+fn attached(heard: &[Request]) -> AttachReport {
     let attached = heard.iter().find_map(|request| match request {
         Request::Attached(attached) => Some(attached.clone()),
         _ => None,
@@ -20,7 +20,7 @@ fn attached(heard: &[Request]) -> Attached {
 }
 
 /// What the daemon would write.
-fn annotation(attached: &Attached, form: Form) -> String {
+fn annotation(attached: &AttachReport, form: Form) -> String {
     let told = attached.results.iter().flat_map(|given| {
         let result = AddResult::parse(&given.result.to_vec(), cni::Version::CURRENT).unwrap();
         let device = given.device_info.as_ref();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use node_api::policy::{Answer, Enforced, Owner, Request};
+use node_api::policy::{Answer, Enforcement, Owner, Request};
 use node_api::{Message, Pod as Named, Refusal};
 use serde_json::json;
 use state::Index;
@@ -35,7 +35,7 @@ fn daemon(
 fn obliging(request: &Request) -> Reply {
     says(&match request {
         Request::Start(_) | Request::Verdicts(_) => {
-            Answer::Enforced(Enforced { known: true, notice: None })
+            Answer::Enforced(Enforcement { known: true, notice: None })
         }
         Request::End(_) | Request::Collect(_) | Request::Status(_) => Answer::Ok,
     })
@@ -104,7 +104,8 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
     let node = Node::new("policy-silent");
     let c2 = Pod::new(&node, "c2", "ptp");
     let nonsense = |text: &str| Reply::Writes(text.as_bytes().to_vec());
-    let unknown = Enforced { known: false, notice: Some("the pod is not in the API".to_owned()) };
+    let unknown =
+        Enforcement { known: false, notice: Some("the pod is not in the API".to_owned()) };
     for (name, reply, words) in [
         ("silence", Reply::KeepsSilent, "no answer on"),
         ("death", Reply::Dies, "it closed the connection"),
@@ -221,7 +222,7 @@ fn status_says_whether_pods_would_be_judged() {
     ready.said_before(Duration::from_secs(30));
     status().silent();
     ready.said_before(Duration::from_secs(600));
-    let another = Answer::Enforced(Enforced::default());
+    let another = Answer::Enforced(Enforcement::default());
     for (reply, words) in [
         (
             says(&Answer::Refused(Refusal::for_now("the API does not answer"))),

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use cluster_ipam::network::{Network, NetworkSpec, Range, number};
 use cni_plugin::codes;
 use ipnet::IpNet;
-use node_api::ipam::{Answer, Assign, Assigned, Collect, Held, Owner, Request};
+use node_api::ipam::{
+    Answer, AssignRequest, AssignedAddress, CollectRequest, HeldRequest, Owner, Request,
+};
 use node_api::{Message, Refusal, inbox};
 
 use super::Node;
@@ -92,17 +94,17 @@ pub(crate) struct Given(pub(crate) PathBuf);
 impl Given {
     pub(crate) fn answer(&self, request: &Request) -> Answer {
         match request {
-            Request::Assign(Assign { network, owner, wanted }) => {
+            Request::Assign(AssignRequest { network, owner, wanted }) => {
                 self.assign(network, owner, wanted)
             }
             Request::Release(owner) => {
                 self.keep(None, |content| content != text(owner));
                 Answer::Ok
             }
-            Request::Held(Held { network, owner }) => Answer::Assigned(
+            Request::Held(HeldRequest { network, owner }) => Answer::Assigned(
                 self.held(&checked(network), owner).into_iter().flatten().collect(),
             ),
-            Request::Collect(Collect { network, valid }) => {
+            Request::Collect(CollectRequest { network, valid }) => {
                 let valid: Vec<String> = valid
                     .iter()
                     .map(|one| format!("{}\n{}", one.container_id, one.ifname))
@@ -148,7 +150,7 @@ impl Given {
     }
 
     /// What an owner has of each range.
-    fn held(&self, network: &Network, owner: &Owner) -> Vec<Option<Assigned>> {
+    fn held(&self, network: &Network, owner: &Owner) -> Vec<Option<AssignedAddress>> {
         let mut own: Vec<IpAddr> = self
             .all(network.name())
             .into_iter()
@@ -208,9 +210,9 @@ fn checked(spec: &NetworkSpec) -> Network {
     Network::new(spec.clone()).unwrap()
 }
 
-fn assigned(range: &Range, address: IpAddr) -> Assigned {
+fn assigned(range: &Range, address: IpAddr) -> AssignedAddress {
     let address = IpNet::new(address, range.subnet().prefix_len()).unwrap();
-    Assigned { address, gateway: range.gateway() }
+    AssignedAddress { address, gateway: range.gateway() }
 }
 
 fn text(owner: &Owner) -> String {

@@ -36,9 +36,9 @@ const FOR_ANOTHER: &str = "OTHERHOST";
 /// Drivers also free what they have sent in this way.
 const UNSPECIFIED: [&str; 2] = ["", "NOT_SPECIFIED"];
 
-/// A packet that was sent.
+/// A packet, as it was sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent<'p> {
+pub(super) struct SentPacket<'p> {
     /// From where.
     pub(super) from: Place<'p>,
     /// The text that the thread that sent it gave [`kernel::tracefs::Trace::mark`] just before.
@@ -78,7 +78,7 @@ struct Follower<'s, 'e> {
 }
 
 /// Returns the places that a packet passed, and after them those that its answer passed.
-pub(super) fn hops(scene: &Scene, sent: &Sent<'_>, events: &[Event]) -> Vec<Hop> {
+pub(super) fn hops(scene: &Scene, sent: &SentPacket<'_>, events: &[Event]) -> Vec<Hop> {
     let is_mark = |event: &Event| matches!(&event.what, What::Marked(text) if text == sent.mark);
     let Some(mark) = events.iter().position(is_mark) else { return Vec::new() };
     let thread = events[mark].thread;
@@ -105,7 +105,7 @@ pub(super) fn hops(scene: &Scene, sent: &Sent<'_>, events: &[Event]) -> Vec<Hop>
 }
 
 /// A packet that does not even reach a device: a filter of the sender's namespace.
-fn dropped_at_once(event: &Event, until: u64, sent: &Sent<'_>) -> Option<Hop> {
+fn dropped_at_once(event: &Event, until: u64, sent: &SentPacket<'_>) -> Option<Hop> {
     match &event.what {
         What::Dropped { protocol, function, reason, .. }
             if *protocol == ether_type(sent.to) && event.at_us <= until =>

@@ -16,9 +16,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use diagnose::routes::{Routed, look_up};
+use diagnose::routes::{RouteDecision, look_up};
 use diagnose::{Answer, Hop};
-use kernel::conntrack::{ConntrackSocket, Flow as Tracked, FlowFilter};
+use kernel::conntrack::{ConntrackSocket, Flow as TrackedFlow, FlowFilter};
 use kernel::netns::{Netns, within};
 use kernel::nflog::Packet as Headers;
 use kernel::nft::trace::{Flow, Protocol};
@@ -28,7 +28,7 @@ use scene::{Link, Namespace, Scene};
 
 use super::flows::is_bridge;
 use super::sockets::Packet;
-use super::{Place, Probe, chain, on_the_way};
+use super::{FollowedProbe, Place, chain, on_the_way};
 use counters::{Counters, Rule};
 
 /// Stands for the kernel's function, which is not known here.
@@ -70,16 +70,16 @@ struct Post<'s> {
 
 /// What was counted.
 #[derive(Debug)]
-pub(super) struct Counted<'s> {
+pub(super) struct Tally<'s> {
     scene: &'s Scene,
-    places: Vec<Told<'s>>,
+    places: Vec<PlaceCounts<'s>>,
     /// Of each probe, what is known of its tracked connection.
     connections: Vec<Connection>,
 }
 
 /// What was counted in a namespace.
 #[derive(Debug)]
-struct Told<'s> {
+struct PlaceCounts<'s> {
     place: Place<'s>,
     namespace: &'s Namespace,
     frames: Vec<Frame>,
@@ -116,8 +116,8 @@ enum Connection {
 
 /// Where a packet was last.
 #[derive(Debug, Clone, Copy)]
-struct Last<'s, 't> {
-    told: &'t Told<'s>,
+struct LastPlace<'s, 't> {
+    told: &'t PlaceCounts<'s>,
     link: Option<&'s Link>,
     outgoing: bool,
     back: bool,
@@ -137,7 +137,7 @@ fn inside<T>(netns: Option<&Netns>, work: impl FnOnce() -> T) -> Option<T> {
 
 impl<'s> Watch<'s> {
     /// Begins to count in all namespaces that the probes may pass.
-    pub(super) fn begin(scene: &'s Scene, probes: &[Probe<'s>]) -> Self {
+    pub(super) fn begin(scene: &'s Scene, probes: &[FollowedProbe<'s>]) -> Self {
         let places = super::places(probes).into_iter();
         let mut posts: Vec<Post<'s>> =
             places.filter_map(|place| Post::open(scene, place, probes)).collect();
@@ -149,16 +149,16 @@ impl<'s> Watch<'s> {
     }
 
     /// Returns what was counted since then. A probe with an answer has not ended anywhere.
-    pub(super) fn end(self, probes: &[Probe<'_>], answers: &[Option<Answer>]) -> Counted<'s> {
+    pub(super) fn end(self, probes: &[FollowedProbe<'_>], answers: &[Option<Answer>]) -> Tally<'s> {
         let mut conntrack = ConntrackSocket::open().ok();
-        let connection = |(number, probe): (usize, &Probe<'_>)| match &mut conntrack {
+        let connection = |(number, probe): (usize, &FollowedProbe<'_>)| match &mut conntrack {
             Some(socket) if number < MOST_TRACKED => connection(socket, probe),
             _ => Connection::Unknown,
         };
-        let mut counted = Counted {
+        let mut counted = Tally {
             scene: self.scene,
             connections: probes.iter().enumerate().map(connection).collect(),
-            places: self.posts.into_iter().map(Post::told).collect(),
+            places: self.posts.into_iter().map(Post::counts).collect(),
         };
         let lost = probes.iter().zip(answers).enumerate();
         let ends: Vec<Place<'s>> = lost
@@ -170,7 +170,7 @@ impl<'s> Watch<'s> {
     }
 }
 
-impl Probe<'_> {
+impl FollowedProbe<'_> {
     fn way(&self) -> Way<'_> {
         Way {
             from: self.from,
@@ -190,7 +190,7 @@ struct Way<'p> {
 }
 
 impl<'s> Post<'s> {
-    fn open(scene: &'s Scene, place: Place<'s>, probes: &[Probe<'s>]) -> Option<Self> {
+    fn open(scene: &'s Scene, place: Place<'s>, probes: &[FollowedProbe<'s>]) -> Option<Self> {
         let namespace = chain::namespace(scene, place)?;
         let netns = match place {
             None => None,
@@ -207,7 +207,7 @@ impl<'s> Post<'s> {
         inside(self.netns.as_ref(), || Counters::read(self.namespace)).unwrap_or_default()
     }
 
-    fn told(self) -> Told<'s> {
+    fn counts(self) -> PlaceCounts<'s> {
         let after = self.counters();
         let silent = || {
             let mut socket = RouteSocket::open().ok()?;
@@ -223,7 +223,7 @@ impl<'s> Post<'s> {
             headers: seen.packet,
             identifier: seen.identifier,
         };
-        Told {
+        PlaceCounts {
             place: self.place,
             namespace: self.namespace,
             frames: self.tap.seen().unwrap_or_default().into_iter().map(frame).collect(),
@@ -235,7 +235,7 @@ impl<'s> Post<'s> {
 }
 
 /// Looks for the tracked connection of a probe.
-fn connection(socket: &mut ConntrackSocket, probe: &Probe<'_>) -> Connection {
+fn connection(socket: &mut ConntrackSocket, probe: &FollowedProbe<'_>) -> Connection {
     let Some(flow) = probe.flows.first() else { return Connection::Unknown };
     let protocol = match (flow.protocol, flow.source.is_ipv4()) {
         (Protocol::Tcp, _) => 6,
@@ -250,7 +250,7 @@ fn connection(socket: &mut ConntrackSocket, probe: &Probe<'_>) -> Connection {
         destination: Some(flow.destination),
         ..FlowFilter::all(IpFamily::of(flow.source))
     };
-    let is_own = |one: &&Tracked| {
+    let is_own = |one: &&TrackedFlow| {
         let number = match flow.protocol {
             Protocol::Echo => one.original.identifier,
             _ => one.original.source_port,
@@ -267,10 +267,10 @@ fn connection(socket: &mut ConntrackSocket, probe: &Probe<'_>) -> Connection {
     }
 }
 
-impl<'s> Counted<'s> {
+impl<'s> Tally<'s> {
     /// Returns the places that a packet passed, and after them those that its answer passed. `number`
     /// is that of the probe, which was not answered.
-    pub(super) fn hops(&self, number: usize, probe: &Probe<'_>) -> Vec<Hop> {
+    pub(super) fn hops(&self, number: usize, probe: &FollowedProbe<'_>) -> Vec<Hop> {
         let way = probe.way();
         let (mut hops, end) = self.follow(number, &way);
         if let (Some(place), Some(hop)) = (end, hops.last_mut()) {
@@ -300,7 +300,7 @@ impl<'s> Counted<'s> {
             (None, Some(last)) if self.is_end(&last, way, connection) => Some(last.told),
             (None, _) => None,
         };
-        if let (None, Some(Last { for_another: true, .. }), Some(hop)) =
+        if let (None, Some(LastPlace { for_another: true, .. }), Some(hop)) =
             (beyond, last, hops.last_mut())
         {
             hop.dropped = Some((FUNCTION.to_owned(), FOR_ANOTHER.to_owned()));
@@ -309,10 +309,10 @@ impl<'s> Counted<'s> {
     }
 
     /// Returns the places at which packets of flows were seen, and the last one.
-    fn passed(&self, way: &Way<'_>) -> (Vec<Hop>, Option<Last<'s, '_>>) {
+    fn passed(&self, way: &Way<'_>) -> (Vec<Hop>, Option<LastPlace<'s, '_>>) {
         let mut ordered = on_the_way(&self.places, way.from, |told| told.place);
         let mut hops = Vec::new();
-        let mut last: Option<Last<'s, '_>> = None;
+        let mut last: Option<LastPlace<'s, '_>> = None;
         for back in [false, true] {
             for told in ordered.iter().copied() {
                 let is_own = |frame: &&Frame| frame.is_of(way.flows, back);
@@ -324,7 +324,7 @@ impl<'s> Counted<'s> {
                     let for_another =
                         frame.for_another && link.is_some_and(|link| link.master.is_none());
                     if for_another && (arrives || self.is_copy(frame, told, link, last.as_ref())) {
-                        last = last.map(|last| Last { copied: true, ..last });
+                        last = last.map(|last| LastPlace { copied: true, ..last });
                         continue;
                     }
                     let hop = hop(told.place, link, back);
@@ -334,7 +334,7 @@ impl<'s> Counted<'s> {
                     let outgoing = frame.outgoing;
                     // By a port that sends back what it received (hairpin), the sender gets a copy.
                     let copied = last.is_some_and(|last| last.copied && last.back == back);
-                    last = Some(Last { told, link, outgoing, back, for_another, copied });
+                    last = Some(LastPlace { told, link, outgoing, back, for_another, copied });
                 }
             }
             ordered.reverse();
@@ -348,11 +348,11 @@ impl<'s> Counted<'s> {
     fn is_copy(
         &self,
         frame: &Frame,
-        told: &Told<'_>,
+        told: &PlaceCounts<'_>,
         link: Option<&Link>,
-        last: Option<&Last<'s, '_>>,
+        last: Option<&LastPlace<'s, '_>>,
     ) -> bool {
-        let is_other_end = |last: &Last<'s, '_>| {
+        let is_other_end = |last: &LastPlace<'s, '_>| {
             let (Some(sender), Some(link)) = (last.link, link) else { return false };
             last.outgoing
                 && chain::is_no_port(sender)
@@ -364,7 +364,7 @@ impl<'s> Counted<'s> {
     }
 
     /// Says whether a packet surely went no further.
-    fn is_end(&self, last: &Last<'s, '_>, way: &Way<'_>, connection: Connection) -> bool {
+    fn is_end(&self, last: &LastPlace<'s, '_>, way: &Way<'_>, connection: Connection) -> bool {
         let place = last.told.place;
         if last.for_another {
             return true;
@@ -429,13 +429,13 @@ impl Frame {
     }
 }
 
-impl Told<'_> {
+impl PlaceCounts<'_> {
     /// Says whether a packet of flows, or its answer, waits for a neighbour that does not answer.
     fn waits(&self, flows: &[Flow], back: bool) -> bool {
         flows.iter().any(|flow| {
             let to = if back { flow.source } else { flow.destination };
             let by = match look_up(self.namespace, None, to, None, Some(0)) {
-                Routed::By { via: Some(via), .. } => via,
+                RouteDecision::By { via: Some(via), .. } => via,
                 _ => to,
             };
             self.silent.contains(&by)

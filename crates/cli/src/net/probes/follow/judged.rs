@@ -14,7 +14,7 @@ const OF_FILTERS: [&str; 3] = [REASON, "NOT_SPECIFIED", ""];
 
 /// The trace of a namespace's packet filter.
 #[derive(Debug)]
-pub(super) struct Heard<'s> {
+pub(super) struct FilterTrace<'s> {
     /// The namespace.
     pub(super) place: Place<'s>,
     /// What was done to packets.
@@ -28,7 +28,7 @@ pub(super) fn add(
     scene: &Scene,
     from: Place<'_>,
     flows: &[Flow],
-    heard: &[Heard<'_>],
+    heard: &[FilterTrace<'_>],
 ) {
     let mut ordered = on_the_way(heard, from, |one| one.place);
     for back in [false, true] {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn added(mut hops: Vec<Hop>, judged: Vec<Judged>) -> Vec<Hop> {
-        let heard = [Heard { place: None, judged }];
+        let heard = [FilterTrace { place: None, judged }];
         add(&mut hops, &scene(), Some("c1"), &[flow()], &heard);
         hops
     }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn packets_of_others_say_nothing() {
         let other = Flow { source_port: 40_001, ..flow() };
-        let heard = [Heard { place: None, judged: vec![judged(Verdict::Drop, false)] }];
+        let heard = [FilterTrace { place: None, judged: vec![judged(Verdict::Drop, false)] }];
         let mut hops = Vec::new();
         add(&mut hops, &scene(), Some("c1"), &[other], &heard);
         assert_eq!(hops, []);

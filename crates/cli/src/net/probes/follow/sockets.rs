@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use diagnose::{Answer, Asked};
+use diagnose::{Answer, Probe};
 use kernel::nft::trace::{Flow, Protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ pub(super) enum Packet {
 
 /// Makes the socket that sends, in the calling thread's namespace, so that its port is known before
 /// it sends.
-pub(super) fn packet(asked: &Asked, to: SocketAddr, order: u16) -> Option<(Packet, Flow)> {
+pub(super) fn packet(asked: &Probe, to: SocketAddr, order: u16) -> Option<(Packet, Flow)> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -41,9 +41,9 @@ pub(super) fn packet(asked: &Asked, to: SocketAddr, order: u16) -> Option<(Packe
     socket.connect(at).ok()?;
     let source = socket.local_addr().ok()?;
     let (packet, protocol, source_port) = match asked {
-        Asked::Echo { .. } => (Packet::Echo, Protocol::Echo, identifier(order)),
-        Asked::Name { .. } => (Packet::Name(socket), Protocol::Udp, source.port()),
-        Asked::Connect { .. } => {
+        Probe::Echo { .. } => (Packet::Echo, Protocol::Echo, identifier(order)),
+        Probe::Name { .. } => (Packet::Name(socket), Protocol::Udp, source.port()),
+        Probe::Connect { .. } => {
             let (socket, port) = tcp_socket(any).ok()?;
             (Packet::Connect(socket), Protocol::Tcp, port)
         }

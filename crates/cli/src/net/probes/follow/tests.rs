@@ -1,7 +1,7 @@
 use super::*;
 
 fn question(to: &str) -> Question {
-    Question { from: None, asked: Asked::Echo { to: to.parse().unwrap() } }
+    Question { from: None, asked: Probe::Echo { to: to.parse().unwrap() } }
 }
 
 fn silent() -> Answer {
@@ -14,7 +14,7 @@ fn some_of_what_was_not_answered_is_followed() {
     let mut all = vec![(question("127.0.0.1"), Answer::Reached { after_us: 1 })];
     all.extend((0..5).map(|_| (question("127.0.0.1"), silent())));
     all.push((question("127.0.0.2"), silent()));
-    let up_to = Asked::Size { to: "127.0.0.3".parse().unwrap(), up_to: 1500 };
+    let up_to = Probe::Size { to: "127.0.0.3".parse().unwrap(), up_to: 1500 };
     all.push((Question { from: None, asked: up_to }, silent()));
     let gone = Question { from: Some("gone".to_owned()), ..question("127.0.0.4") };
     all.push((gone, silent()));
@@ -48,6 +48,6 @@ fn each_probe_has_a_length_of_its_own() {
     }
     assert_eq!(ranges.len(), 1);
     // No length is that of an acknowledgement, which every connection sends all the time.
-    let connect = Probe { length: IPV4 + SYN, ..prepare_all(&scene, &all[..1]).remove(0) };
+    let connect = FollowedProbe { length: IPV4 + SYN, ..prepare_all(&scene, &all[..1]).remove(0) };
     assert_eq!(lengths(&[connect]), [60..=64, 74..=78]);
 }

@@ -10,7 +10,7 @@ use kernel::wireguard;
 use scene::{Link, Loss, Part, Peer, PortVlan, Rate, Redirect};
 
 use super::map::to_end;
-use super::{Read, told};
+use super::{ObservedNamespace, with_causes};
 
 /// For how many links the filters of traffic control are read, and the classes, and for how many
 /// tunnels the settings.
@@ -30,7 +30,7 @@ const GONE: u32 = 0;
 const ETH_P_ALL: u16 = 3;
 
 /// What is not read here is a hole of the filters: links and addresses are judged all the same.
-impl Read {
+impl ObservedNamespace {
     pub(super) fn segments(&mut self, socket: &mut RouteSocket, is_node: bool) {
         if self.namespace.links.iter().any(|link| link.vlan_filtering) {
             let holes = self.holes.len();
@@ -92,7 +92,7 @@ impl Read {
                     let side = if *leaving { "egress" } else { "ingress" };
                     let place = format!("{side} of {name}");
                     let filters = socket.filters(index, *hook).unwrap_or_else(|error| {
-                        let why = told(&error);
+                        let why = with_causes(&error);
                         self.hole(Part::OtherFilters, format!("filters at {place}: {why}"));
                         Vec::new()
                     });

@@ -11,7 +11,7 @@ use super::super::situations::node::Node;
 use super::super::situations::{Act, act, all};
 use super::noise;
 
-use Says::{At, Perhaps, Unknown};
+use Statement::{At, Perhaps, Unknown};
 
 /// The means by which `doctor` follows probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ enum Means {
 
 /// What one means says of the end of a packet.
 #[derive(Debug, Clone, Copy)]
-enum Says {
+enum Statement {
     /// The link and the namespace.
     At(&'static str),
     /// The same, or nothing: that depends on when the kernel gives the packet up, or on packets of
@@ -32,23 +32,23 @@ enum Says {
     Unknown,
 }
 
-/// A packet that is lost.
+/// How a packet gets lost, and what each means says of it.
 #[derive(Debug)]
-struct Lost {
+struct LostPacket {
     by: Fault,
     /// Commands after the fault that decide which neighbours the sender knows.
     then: &'static str,
     /// Undoes them.
     undo: &'static str,
-    sent: Sent,
+    sent: Sender,
     /// The answer to the probe is lost, not the probe.
     back: bool,
     /// What tracepoints say. In busy traffic of equal sizes they tell no answer from other packets.
-    traced: Says,
+    traced: Statement,
     /// What the packet filter's trace says.
-    judged: Says,
+    judged: Statement,
     /// What counters say.
-    counted: Says,
+    counted: Statement,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ enum Fault {
 
 /// Who sends the probe, and where to.
 #[derive(Debug, Clone, Copy)]
-enum Sent {
+enum Sender {
     ByC1(&'static str),
     ByNode(&'static str),
 }
@@ -69,14 +69,14 @@ enum Sent {
 const OUT4: &str = "203.0.113.2:80";
 const OUT6: &str = "[2001:db8:5::2]:80";
 
-const BRIDGE: Says = At("cni0 of the node");
+const BRIDGE: Statement = At("cni0 of the node");
 
 /// The probe of c1 to the server, of which no means tells the end.
-const UNTOLD: Lost = Lost {
+const UNTOLD: LostPacket = LostPacket {
     by: Fault::Situation(0),
     then: "",
     undo: "",
-    sent: Sent::ByC1(OUT4),
+    sent: Sender::ByC1(OUT4),
     back: false,
     traced: Unknown,
     judged: Unknown,
@@ -84,18 +84,18 @@ const UNTOLD: Lost = Lost {
 };
 
 /// The node's routing drops it, or another thing that is no rule of nftables.
-const fn not_routed(situation: u8) -> Lost {
-    Lost { by: Fault::Situation(situation), traced: BRIDGE, counted: BRIDGE, ..UNTOLD }
+const fn not_routed(situation: u8) -> LostPacket {
+    LostPacket { by: Fault::Situation(situation), traced: BRIDGE, counted: BRIDGE, ..UNTOLD }
 }
 
 /// A rule of the node drops it.
-const fn filtered(situation: u8) -> Lost {
-    Lost { judged: BRIDGE, ..not_routed(situation) }
+const fn filtered(situation: u8) -> LostPacket {
+    LostPacket { judged: BRIDGE, ..not_routed(situation) }
 }
 
 /// It waits in c1 for a neighbour that does not answer. The kernel gives it up some seconds later.
-const fn waits(situation: u8) -> Lost {
-    Lost {
+const fn waits(situation: u8) -> LostPacket {
+    LostPacket {
         by: Fault::Situation(situation),
         then: "ip -n c1 neigh flush all",
         traced: Perhaps("a link of c1"),
@@ -105,10 +105,10 @@ const fn waits(situation: u8) -> Lost {
 }
 
 /// It waits on the node for c1.
-const fn waits_for_c1(situation: u8) -> Lost {
-    Lost {
+const fn waits_for_c1(situation: u8) -> LostPacket {
+    LostPacket {
         then: "ip neigh flush all",
-        sent: Sent::ByNode("{a1}:80"),
+        sent: Sender::ByNode("{a1}:80"),
         traced: Perhaps("a link of the node"),
         counted: At("a link of the node"),
         ..waits(situation)
@@ -116,8 +116,8 @@ const fn waits_for_c1(situation: u8) -> Lost {
 }
 
 /// The answer waits on the node for c1, where c1 is not.
-const fn led_astray(situation: u8) -> Lost {
-    Lost {
+const fn led_astray(situation: u8) -> LostPacket {
+    LostPacket {
         by: Fault::Situation(situation),
         back: true,
         traced: Perhaps("up0 of the node"),
@@ -126,11 +126,11 @@ const fn led_astray(situation: u8) -> Lost {
     }
 }
 
-const LOST: &[Lost] = &[
+const LOST: &[LostPacket] = &[
     not_routed(1),
     filtered(2),
     not_routed(LEGACY),
-    Lost {
+    LostPacket {
         by: Fault::Situation(4),
         back: true,
         traced: At("up1 of the node"),
@@ -140,18 +140,18 @@ const LOST: &[Lost] = &[
     not_routed(6),
     waits(11),
     // c1 has to know c2's hardware address: otherwise c1 does not even send it.
-    Lost {
+    LostPacket {
         by: Fault::Situation(12),
         then: "set -- $(ip -n c2 -br link show eth0)
                ip -n c1 neigh replace {a2} lladdr $3 dev eth0 nud permanent",
         undo: "ip -n c1 neigh del {a2} dev eth0",
-        sent: Sent::ByC1("{a2}:80"),
+        sent: Sender::ByC1("{a2}:80"),
         traced: At("{p1} of the node"),
         counted: At("{p1} of the node"),
         ..UNTOLD
     },
     // c1 has the bridge's hardware address, as before the fault.
-    Lost {
+    LostPacket {
         by: Fault::Situation(13),
         then: "set -- $(ip -br link show cni0)
                ip -n c1 neigh replace 10.88.0.1 lladdr $3 dev eth0 nud permanent",
@@ -161,26 +161,26 @@ const LOST: &[Lost] = &[
         ..UNTOLD
     },
     // It leaves the node with c1's address, and the answer does not come back.
-    Lost { by: Fault::Situation(16), ..UNTOLD },
+    LostPacket { by: Fault::Situation(16), ..UNTOLD },
     // The bridge sends it to all ports, and each container drops it as a copy for another.
-    Lost { by: Fault::Situation(17), ..UNTOLD },
+    LostPacket { by: Fault::Situation(17), ..UNTOLD },
     // So the bridge does with the answer; but c1 has the address to which it is sent.
-    Lost { by: Fault::Situation(18), back: true, counted: At("eth0 of c1"), ..UNTOLD },
-    Lost { sent: Sent::ByC1(OUT6), ..not_routed(20) },
+    LostPacket { by: Fault::Situation(18), back: true, counted: At("eth0 of c1"), ..UNTOLD },
+    LostPacket { sent: Sender::ByC1(OUT6), ..not_routed(20) },
     filtered(29),
     led_astray(30),
     led_astray(31),
     not_routed(37),
-    Lost {
+    LostPacket {
         by: Fault::Situation(39),
-        sent: Sent::ByC1("{a2}:80"),
+        sent: Sender::ByC1("{a2}:80"),
         traced: At("{p1} of the node"),
         judged: At("{p1} of the node"),
         counted: At("{p1} of the node"),
         ..UNTOLD
     },
     // No link has seen it; the packet filter knows by which it was to leave.
-    Lost {
+    LostPacket {
         by: Fault::Situation(41),
         traced: At("a link of c1"),
         judged: At("eth0 of c1"),
@@ -193,15 +193,15 @@ const LOST: &[Lost] = &[
     waits_for_c1(49),
     waits_for_c1(50),
     // The node finds no route for it once its destination is translated.
-    Lost {
+    LostPacket {
         by: Fault::Situation(57),
-        sent: Sent::ByNode("127.0.0.1:8080"),
+        sent: Sender::ByNode("127.0.0.1:8080"),
         traced: At("a link of the node"),
         counted: At("a link of the node"),
         ..UNTOLD
     },
-    Lost { sent: Sent::ByC1("10.88.0.1:80"), ..filtered(58) },
-    Lost { sent: Sent::ByC1(OUT6), ..waits(67) },
+    LostPacket { sent: Sender::ByC1("10.88.0.1:80"), ..filtered(58) },
+    LostPacket { sent: Sender::ByC1(OUT6), ..waits(67) },
 ];
 
 /// This situation needs a feature of its own.
@@ -222,8 +222,8 @@ const NOWHERE: [(&[u8], &str); 8] = [
 const FOREIGN_GONE: &str = "nft delete table inet foreign";
 
 /// Packets that no situation loses.
-const MADE: &[Lost] = &[
-    Lost {
+const MADE: &[LostPacket] = &[
+    LostPacket {
         by: Fault::Made(
             Act::Sh(
                 "nft 'table inet foreign { chain c { type filter hook forward priority 0; \
@@ -237,7 +237,7 @@ const MADE: &[Lost] = &[
         counted: At("up0 of the node"),
         ..UNTOLD
     },
-    Lost {
+    LostPacket {
         by: Fault::Made(
             Act::Sh(
                 "ip netns exec c1 nft 'table inet foreign { chain c { \
@@ -251,7 +251,7 @@ const MADE: &[Lost] = &[
         counted: At("eth0 of c1"),
         ..UNTOLD
     },
-    Lost {
+    LostPacket {
         by: Fault::Made(
             Act::Sh(
                 "ip netns exec c2 nft 'table inet foreign { chain c { \
@@ -259,14 +259,14 @@ const MADE: &[Lost] = &[
             ),
             Act::Sh("ip netns exec c2 nft delete table inet foreign"),
         ),
-        sent: Sent::ByC1("{a2}:80"),
+        sent: Sender::ByC1("{a2}:80"),
         traced: At("eth0 of c2"),
         judged: At("eth0 of c2"),
         counted: At("eth0 of c2"),
         ..UNTOLD
     },
     // No machine has that gateway's address.
-    Lost {
+    LostPacket {
         by: Fault::Made(
             Act::Sh("ip -n c1 route replace default via 10.88.0.200"),
             Act::Sh("ip -n c1 route replace default via 10.88.0.1"),
@@ -294,7 +294,7 @@ impl Fault {
     }
 }
 
-impl Says {
+impl Statement {
     /// What is said if other packets may be taken for this one.
     fn if_at_all(self) -> Self {
         match self {
@@ -304,17 +304,17 @@ impl Says {
     }
 }
 
-impl Lost {
+impl LostPacket {
     fn is_of(&self, situation: u8) -> bool {
         matches!(self.by, Fault::Situation(number) if number == situation)
     }
 
     /// Lets `doctor` follow the packet with one means. Returns what is wrong with the place that it
     /// names.
-    fn mistake(&self, node: &Node, means: Means, says: Says) -> Option<String> {
+    fn mistake(&self, node: &Node, means: Means, says: Statement) -> Option<String> {
         let (probe, to) = match self.sent {
-            Sent::ByC1(to) => (format!("a probe from c1 to {to} "), to),
-            Sent::ByNode(to) => (format!("a connection of this node to {to} "), OUT4),
+            Sender::ByC1(to) => (format!("a probe from c1 to {to} "), to),
+            Sender::ByNode(to) => (format!("a connection of this node to {to} "), OUT4),
         };
         let said = doctor_by(node, means, to);
         let probe = node.filled(&probe);
@@ -387,7 +387,7 @@ fn doctor_by(node: &Node, means: Means, to: &str) -> String {
 
 /// Tries these on one node.
 #[track_caller]
-fn try_each(name: &str, losses: &[&Lost]) {
+fn try_each(name: &str, losses: &[&LostPacket]) {
     let mut node = Node::new(name);
     let mut wrong = Vec::new();
     for lost in losses {
@@ -415,7 +415,7 @@ fn each_means_places_the_situations_losses() {
         "program:setpriv",
         "file:/sys/kernel/tracing"
     );
-    let usual: Vec<&Lost> = LOST.iter().filter(|lost| !lost.is_of(LEGACY)).collect();
+    let usual: Vec<&LostPacket> = LOST.iter().filter(|lost| !lost.is_of(LEGACY)).collect();
     try_each("doctor-follow-each", &share::of_this_round(usual, OF_A_SHARE));
 }
 
@@ -430,7 +430,7 @@ fn each_means_places_a_loss_of_legacy_iptables() {
         "program:setpriv",
         "file:/sys/kernel/tracing"
     );
-    let legacy: Vec<&Lost> = LOST.iter().filter(|lost| lost.is_of(LEGACY)).collect();
+    let legacy: Vec<&LostPacket> = LOST.iter().filter(|lost| lost.is_of(LEGACY)).collect();
     try_each("doctor-follow-legacy", &legacy);
 }
 
@@ -444,7 +444,7 @@ fn each_means_places_further_losses() {
         "program:setpriv",
         "file:/sys/kernel/tracing"
     );
-    let made: Vec<&Lost> = MADE.iter().collect();
+    let made: Vec<&LostPacket> = MADE.iter().collect();
     try_each("doctor-follow-alone", &made);
 }
 

@@ -6,7 +6,7 @@ use testkit::real::Ovs;
 use testkit::traffic::pings_within;
 
 use super::node::{MENDED, Node, Way, findings};
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 /// All ways of IPv4 packets to c1 and from it.
 const ALL: &[Way] = &[
@@ -42,8 +42,8 @@ pub(super) const BELOW: &[Situation] = &[
         number: 49,
         is: "netem loses what is for a container",
         breaks: Act::Sh("tc qdisc add dev {p1} root netem loss 100%"),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("queue-loses", "{p1} qdisc netem"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("queue-loses", "{p1} qdisc netem"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
     },
@@ -51,8 +51,8 @@ pub(super) const BELOW: &[Situation] = &[
         number: 53,
         is: "netem holds what is for a container for longer than programs wait",
         breaks: Act::Sh("tc qdisc add dev {p1} root netem delay 5s"),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("queue-delays", "{p1}"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("queue-delays", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
     },
@@ -63,8 +63,8 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} clsact; \
              tc filter add dev {p1} ingress pref 10 protocol ip matchall action drop",
         ),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("tc-drops", "{p1} ingress filter 10"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("tc-drops", "{p1} ingress filter 10"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
     },
@@ -76,8 +76,8 @@ pub(super) const BELOW: &[Situation] = &[
              tc filter add dev {p1} ingress pref 10 protocol ip matchall \
              action mirred egress redirect dev up0",
         ),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("tc-drops", "{p1} ingress filter 10"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("tc-drops", "{p1} ingress filter 10"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
     },
@@ -89,9 +89,9 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} clsact; \
              tc filter add dev {p1} ingress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
         ),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("program-drops", "{p1} ingress"),
-        fix: Fix::Hint(Why::Program, "whose program it is, the agent's own tool says"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("program-drops", "{p1} ingress"),
+        fix: Fix::Hint(HintReason::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("tc qdisc del dev {p1} clsact"),
     },
     Situation {
@@ -101,9 +101,9 @@ pub(super) const BELOW: &[Situation] = &[
             "ip netns exec c1 tc qdisc add dev eth0 clsact; \
              ip netns exec c1 tc filter add dev eth0 egress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
         ),
-        fails: Fails::Ways(ALL),
-        finds: Finds::First("program-drops", "c1: eth0 egress"),
-        fix: Fix::Hint(Why::Program, "whose program it is, the agent's own tool says"),
+        fails: Symptom::Ways(ALL),
+        finds: ExpectedFinding::First("program-drops", "c1: eth0 egress"),
+        fix: Fix::Hint(HintReason::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("ip netns exec c1 tc qdisc del dev eth0 clsact"),
     },
     Situation {
@@ -113,9 +113,9 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} root handle 1: prio; \
              tc qdisc add dev {p1} parent 1:3 tbf rate 8kbit burst 3000 latency 100ms",
         ),
-        fails: Fails::Latent("only some packets get there"),
-        finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
+        fails: Symptom::Latent("only some packets get there"),
+        finds: ExpectedFinding::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint(HintReason::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
@@ -125,18 +125,18 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} root handle 1: htb default 10; \
              tc class add dev {p1} parent 1: classid 1:10 htb rate 8kbit",
         ),
-        fails: Fails::Latent("each large packet takes a second and a half"),
-        finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
+        fails: Symptom::Latent("each large packet takes a second and a half"),
+        finds: ExpectedFinding::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint(HintReason::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
         number: 51,
         is: "a route leads into WireGuard, whose peer is allowed no addresses",
         breaks: Act::Do(wireguard),
-        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
-        finds: Finds::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
-        fix: Fix::Hint(Why::Program, "the program wg is not everywhere"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: ExpectedFinding::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
+        fix: Fix::Hint(HintReason::Program, "the program wg is not everywhere"),
         // c1 has learnt how little WireGuard carries, and would know it for ten minutes.
         mends: Act::Sh("ip link del wg0; ip netns exec c1 ip route flush cache"),
     },
@@ -148,9 +148,9 @@ pub(super) const BELOW: &[Situation] = &[
              add chain ip below in { type filter hook prerouting priority -400; }; \
              add rule ip below in ip length > 1400 drop'",
         )),
-        fails: Fails::Ways(&[Way::Large]),
-        finds: Finds::First("tunnel-mtu", "vx0"),
-        fix: Fix::Hint(Why::Choice, "large packets are refused then, with a word"),
+        fails: Symptom::Ways(&[Way::Large]),
+        finds: ExpectedFinding::First("tunnel-mtu", "vx0"),
+        fix: Fix::Hint(HintReason::Choice, "large packets are refused then, with a word"),
         mends: Act::Sh(
             "ip link del vx0; ip -n outside link del vx0; \
              ip netns exec outside nft delete table ip below; \
@@ -173,9 +173,9 @@ pub(super) const TUNNELS: &[Situation] = &[
              bridge fdb append 02:42:00:00:00:02 dev vx0 dst 198.51.100.77
              ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
-        finds: Finds::First("tunnel-astray", "vx0: 203.0.113.0/24"),
-        fix: Fix::Hint(Why::Lost, "where the other node is now, its program knows"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: ExpectedFinding::First("tunnel-astray", "vx0: 203.0.113.0/24"),
+        fix: Fix::Hint(HintReason::Lost, "where the other node is now, its program knows"),
         mends: Act::Sh("ip link del vx0"),
     },
     Situation {
@@ -186,8 +186,8 @@ pub(super) const TUNNELS: &[Situation] = &[
              add chain inet own in { type filter hook input priority 0; }; \
              add rule inet own in udp dport 4789 drop'",
         )),
-        fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
-        finds: Finds::First("tunnel-dropped", "vx0: inet own/in rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        finds: ExpectedFinding::First("tunnel-dropped", "vx0: inet own/in rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh(
             "nft delete table inet own; ip link del vx0; ip -n outside link del vx0; \
@@ -206,9 +206,9 @@ pub(super) const TUNNELS: &[Situation] = &[
              echo '{\"cniVersion\":\"1.0.0\",\"name\":\"pods\",\"plugins\":[{\"type\":\"flannel\",\"delegate\":{\"bridge\":\"cni7\"}}]}' \
              >/etc/cni/net.d/60-pods.conflist",
         ),
-        fails: Fails::Latent("no container of this node asks one of another node"),
-        finds: Finds::First("overlay-gone", "10.42.0.0/16"),
-        fix: Fix::Hint(Why::Program, "flanneld makes its tunnel"),
+        fails: Symptom::Latent("no container of this node asks one of another node"),
+        finds: ExpectedFinding::First("overlay-gone", "10.42.0.0/16"),
+        fix: Fix::Hint(HintReason::Program, "flanneld makes its tunnel"),
         mends: Act::Sh("rm -r /run/flannel /etc/cni/net.d/60-pods.conflist"),
     },
 ];
@@ -218,9 +218,9 @@ pub(super) const IPSEC: &[Situation] = &[Situation {
     number: 62,
     is: "a policy of IPsec that was left drops what containers send",
     breaks: Act::Sh("ip xfrm policy add src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd action block"),
-    fails: Fails::Ways(&[Way::Out4, Way::Names, Way::Large]),
-    finds: Finds::First("ipsec-drops", "policy src 10.88.0.0/24 dst 203.0.113.0/24"),
-    fix: Fix::Hint(Why::Choice, "the policy may be meant, and its tunnel down"),
+    fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+    finds: ExpectedFinding::First("ipsec-drops", "policy src 10.88.0.0/24 dst 203.0.113.0/24"),
+    fix: Fix::Hint(HintReason::Choice, "the policy may be meant, and its tunnel down"),
     mends: Act::Sh("ip xfrm policy delete src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd"),
 }];
 

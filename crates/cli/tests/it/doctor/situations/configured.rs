@@ -3,7 +3,7 @@
 use testkit::Place as _;
 
 use super::node::Node;
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 const ADD: &str = "netwright add chain c3 --container-id c3";
 const NO_CHAIN: &str = "rm -f /etc/cni/net.d/20-chain.conflist /opt/cni/bin/*";
@@ -31,18 +31,18 @@ pub(super) const PLUGINS: &[Situation] = &[
         number: 25,
         is: "a chained plugin is missing",
         breaks: Act::Do(|node| chain(node, "absent")),
-        fails: Fails::Command(ADD),
-        finds: Finds::First("network-refused", "absent"),
-        fix: Fix::Hint(Why::File, "the network's author knows where the plugin is"),
+        fails: Symptom::Command(ADD),
+        finds: ExpectedFinding::First("network-refused", "absent"),
+        fix: Fix::Hint(HintReason::File, "the network's author knows where the plugin is"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
         number: 68,
         is: "the type of a plugin is misspelt",
         breaks: Act::Do(|node| chain(node, "portmapp")),
-        fails: Fails::Command(ADD),
-        finds: Finds::Shown("network-refused", "plugin \"portmap\" is there"),
-        fix: Fix::Hint(Why::File, "the file is to be corrected"),
+        fails: Symptom::Command(ADD),
+        finds: ExpectedFinding::Shown("network-refused", "plugin \"portmap\" is there"),
+        fix: Fix::Hint(HintReason::File, "the file is to be corrected"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -52,9 +52,9 @@ pub(super) const PLUGINS: &[Situation] = &[
             chain(node, "garbage");
             node.plugin("garbage", "\u{7f}neither a program nor a script\n");
         }),
-        fails: Fails::Command(ADD),
-        finds: Finds::First("network-refused", "garbage"),
-        fix: Fix::Hint(Why::File, "the plugin is to be installed again"),
+        fails: Symptom::Command(ADD),
+        finds: ExpectedFinding::First("network-refused", "garbage"),
+        fix: Fix::Hint(HintReason::File, "the plugin is to be installed again"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -71,9 +71,9 @@ pub(super) const PLUGINS: &[Situation] = &[
                  esac\n",
             );
         }),
-        fails: Fails::Command(ADD),
-        finds: Finds::Shown("network-refused", "aged"),
-        fix: Fix::Hint(Why::File, "the plugin is to be replaced by a newer one"),
+        fails: Symptom::Command(ADD),
+        finds: ExpectedFinding::Shown("network-refused", "aged"),
+        fix: Fix::Hint(HintReason::File, "the plugin is to be replaced by a newer one"),
         mends: Act::Sh(NO_CHAIN),
     },
     Situation {
@@ -82,9 +82,9 @@ pub(super) const PLUGINS: &[Situation] = &[
         breaks: Act::Do(|node| {
             node.network("15-half", r#"{"cniVersion": "1.0.0", "name": "half", "plugins": [{"ty"#);
         }),
-        fails: Fails::Command("netwright add half c3 --container-id c3"),
-        finds: Finds::First("network-broken", "/etc/cni/net.d/15-half.conflist"),
-        fix: Fix::Hint(Why::File, "the file is to be written again"),
+        fails: Symptom::Command("netwright add half c3 --container-id c3"),
+        finds: ExpectedFinding::First("network-broken", "/etc/cni/net.d/15-half.conflist"),
+        fix: Fix::Hint(HintReason::File, "the file is to be written again"),
         mends: Act::Sh("rm /etc/cni/net.d/15-half.conflist"),
     },
     Situation {
@@ -94,9 +94,9 @@ pub(super) const PLUGINS: &[Situation] = &[
             other(node, "40-small", "small", r#""bridge": "cni7""#, "10.97.0.0/30");
             node.lab.sh(&format!("{} add small c3 --container-id c3", crate::system::NETWRIGHT));
         }),
-        fails: Fails::Command("netwright add small c4 --container-id c4"),
-        finds: Finds::First("network-refused", "small"),
-        fix: Fix::Hint(Why::Choice, "all of its containers live"),
+        fails: Symptom::Command("netwright add small c4 --container-id c4"),
+        finds: ExpectedFinding::First("network-refused", "small"),
+        fix: Fix::Hint(HintReason::Choice, "all of its containers live"),
         mends: Act::Sh(
             "netwright del small c3 --container-id c3; rm /etc/cni/net.d/40-small.conflist",
         ),
@@ -105,9 +105,9 @@ pub(super) const PLUGINS: &[Situation] = &[
         number: 59,
         is: "another container has the port",
         breaks: Act::Sh(""),
-        fails: Fails::Command("netwright add mynet c3 --container-id c3 --publish 8080:80"),
-        finds: Finds::Refusal("c1"),
-        fix: Fix::Hint(Why::Refused, "ADD refuses, so nothing is broken"),
+        fails: Symptom::Command("netwright add mynet c3 --container-id c3 --publish 8080:80"),
+        finds: ExpectedFinding::Refusal("c1"),
+        fix: Fix::Hint(HintReason::Refused, "ADD refuses, so nothing is broken"),
         mends: Act::Sh(""),
     },
     Situation {
@@ -117,9 +117,9 @@ pub(super) const PLUGINS: &[Situation] = &[
             "mount --bind /var/lib/cni/networks /var/lib/cni/networks; \
              mount -o remount,bind,ro /var/lib/cni/networks",
         ),
-        fails: Fails::Command("netwright add mynet c3 --container-id c3"),
-        finds: Finds::First("network-refused", "/var/lib/cni/networks"),
-        fix: Fix::Hint(Why::Lost, "it depends on why it is read-only"),
+        fails: Symptom::Command("netwright add mynet c3 --container-id c3"),
+        finds: ExpectedFinding::First("network-refused", "/var/lib/cni/networks"),
+        fix: Fix::Hint(HintReason::Lost, "it depends on why it is read-only"),
         // The roll-back of the refused ADD could not write either.
         mends: Act::Sh("umount /var/lib/cni/networks; netwright del mynet c3 --container-id c3"),
     },
@@ -132,10 +132,10 @@ pub(super) const NETWORKS: &[Situation] = &[
         breaks: Act::Do(|node| {
             other(node, "00-foreign", "foreign", r#""bridge": "cni0""#, "10.90.0.0/24");
         }),
-        fails: Fails::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
+        fails: Symptom::Command("ls /etc/cni/net.d | head -n 1 | grep mynet"),
         // STATUS already reports that the bridge has the other network's gateway.
-        finds: Finds::First("network-refused", "foreign"),
-        fix: Fix::Hint(Why::Choice, "only the administrator knows which is meant"),
+        finds: ExpectedFinding::First("network-refused", "foreign"),
+        fix: Fix::Hint(HintReason::Choice, "only the administrator knows which is meant"),
         mends: Act::Sh("rm /etc/cni/net.d/00-foreign.conflist"),
     },
     Situation {
@@ -145,8 +145,8 @@ pub(super) const NETWORKS: &[Situation] = &[
             "ip netns add c5; ip -n c5 link set lo up; netwright add mynet c5 --container-id c5; \
              ip netns del c5; ip netns add c5",
         ),
-        fails: Fails::Command("ip -n c5 link show eth0"),
-        finds: Finds::First("namespace-gone", "c5"),
+        fails: Symptom::Command("ip -n c5 link show eth0"),
+        finds: ExpectedFinding::First("namespace-gone", "c5"),
         fix: Fix::Mends,
         mends: Act::Sh("netwright gc; ip netns del c5"),
     },
@@ -157,9 +157,12 @@ pub(super) const NETWORKS: &[Situation] = &[
             other(node, "30-jumbo", "jumbo", r#""bridge": "cni9", "mtu": 9000"#, "10.99.0.0/24");
             node.lab.sh(&format!("{} add jumbo c3 --container-id c3", crate::system::NETWRIGHT));
         }),
-        fails: Fails::Latent("it works while routers say what fits"),
-        finds: Finds::First("mtu-too-large", "jumbo"),
-        fix: Fix::Hint(Why::File, "the file is to be changed, and containers attached again"),
+        fails: Symptom::Latent("it works while routers say what fits"),
+        finds: ExpectedFinding::First("mtu-too-large", "jumbo"),
+        fix: Fix::Hint(
+            HintReason::File,
+            "the file is to be changed, and containers attached again",
+        ),
         mends: Act::Sh(
             "netwright del jumbo c3 --container-id c3; rm /etc/cni/net.d/30-jumbo.conflist",
         ),
@@ -170,9 +173,9 @@ pub(super) const NETWORKS: &[Situation] = &[
         breaks: Act::Do(|node| {
             other(node, "50-same", "same", r#""bridge": "cni5""#, "198.51.100.0/24");
         }),
-        fails: Fails::Latent("no container is attached: that would take the node off its uplink"),
-        finds: Finds::First("subnet-taken", "same"),
-        fix: Fix::Hint(Why::File, "the network needs another subnet"),
+        fails: Symptom::Latent("no container is attached: that would take the node off its uplink"),
+        finds: ExpectedFinding::First("subnet-taken", "same"),
+        fix: Fix::Hint(HintReason::File, "the network needs another subnet"),
         mends: Act::Sh("rm /etc/cni/net.d/50-same.conflist"),
     },
 ];

@@ -1,15 +1,15 @@
 //! Packet filters of others.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 pub(super) const FILTERS: &[Situation] = &[
     Situation {
         number: 2,
         is: "another program's iptables rule drops forwarded packets",
         breaks: Act::Sh("iptables-nft -I FORWARD -j DROP"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip filter/FORWARD rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip filter"),
     },
@@ -21,8 +21,8 @@ pub(super) const FILTERS: &[Situation] = &[
              add chain ip other pre { type nat hook prerouting priority -100; }; \
              add rule ip other pre tcp dport 8080 dnat to 10.88.0.99:80'",
         ),
-        fails: Fails::Ways(&[Way::Published]),
-        finds: Finds::First("port-redirected", "ip other/pre rule 1"),
+        fails: Symptom::Ways(&[Way::Published]),
+        finds: ExpectedFinding::First("port-redirected", "ip other/pre rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
@@ -30,8 +30,14 @@ pub(super) const FILTERS: &[Situation] = &[
         number: 16,
         is: "the whole rule set was flushed",
         breaks: Act::Sh("nft flush ruleset"),
-        fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::PublishedHere, Way::Names]),
-        finds: Finds::First("attachment-differs", "table inet netwright"),
+        fails: Symptom::Ways(&[
+            Way::Out4,
+            Way::Out6,
+            Way::Published,
+            Way::PublishedHere,
+            Way::Names,
+        ]),
+        finds: ExpectedFinding::First("attachment-differs", "table inet netwright"),
         fix: Fix::Mends,
         mends: Act::Sh("netwright repair"),
     },
@@ -46,10 +52,10 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet firewalld filter_FORWARD iifname \"lo\" accept; \
              add rule inet firewalld filter_FORWARD reject with icmpx type admin-prohibited'",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Names]),
-        finds: Finds::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Out6, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
         fix: Fix::Hint(
-            Why::Program,
+            HintReason::Program,
             "STATUS refuses until firewalld runs, which nothing printed can start",
         ),
         mends: Act::Sh("nft delete table inet firewalld"),
@@ -62,8 +68,8 @@ pub(super) const FILTERS: &[Situation] = &[
              add chain bridge foreign forward { type filter hook forward priority 0; }; \
              add rule bridge foreign forward ether type ip drop'",
         ),
-        fails: Fails::Ways(&[Way::Between]),
-        finds: Finds::First("bridge-dropped", "bridge foreign/forward rule 1"),
+        fails: Symptom::Ways(&[Way::Between]),
+        finds: ExpectedFinding::First("bridge-dropped", "bridge foreign/forward rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table bridge foreign"),
     },
@@ -77,8 +83,8 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet hostfw input ct state established,related accept'; \
              ip neigh flush all; ip -n c1 neigh flush all; ip -n outside neigh flush all",
         ),
-        fails: Fails::Ways(&[Way::Out6]),
-        finds: Finds::First("input-dropped", "inet hostfw/input policy"),
+        fails: Symptom::Ways(&[Way::Out6]),
+        finds: ExpectedFinding::First("input-dropped", "inet hostfw/input policy"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table inet hostfw"),
     },
@@ -88,8 +94,8 @@ pub(super) const LEGACY: &[Situation] = &[Situation {
     number: 3,
     is: "the policy of legacy iptables drops what is forwarded",
     breaks: Act::Sh("iptables-legacy -P FORWARD DROP"),
-    fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-    finds: Finds::First("forward-dropped", "iptables filter/FORWARD policy"),
+    fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+    finds: ExpectedFinding::First("forward-dropped", "iptables filter/FORWARD policy"),
     fix: Fix::Mends,
     mends: Act::Sh("iptables-legacy -P FORWARD ACCEPT"),
 }];

@@ -1,15 +1,15 @@
 //! The bridge, its ports, neighbours, and how large packets may be.
 
 use super::node::Way;
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 pub(super) const BRIDGE: &[Situation] = &[
     Situation {
         number: 10,
         is: "the node's end of a container's link takes packets of 600 bytes",
         breaks: Act::Sh("ip link set {p1} mtu 600"),
-        fails: Fails::Ways(&[Way::Large]),
-        finds: Finds::First("attachment-differs", "MTU 600"),
+        fails: Symptom::Ways(&[Way::Large]),
+        finds: ExpectedFinding::First("attachment-differs", "MTU 600"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set {p1} mtu 1500; netwright repair"),
     },
@@ -17,8 +17,8 @@ pub(super) const BRIDGE: &[Situation] = &[
         number: 11,
         is: "a port of the bridge is down",
         breaks: Act::Sh("ip link set {p1} down"),
-        fails: Fails::Ways(Way::BY_ITS_LINK),
-        finds: Finds::First("attachment-differs", "\"{p1}\" is down"),
+        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        finds: ExpectedFinding::First("attachment-differs", "\"{p1}\" is down"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set {p1} up"),
     },
@@ -28,8 +28,8 @@ pub(super) const BRIDGE: &[Situation] = &[
         breaks: Act::Sh(
             "bridge link set dev {p1} isolated on; bridge link set dev {p2} isolated on",
         ),
-        fails: Fails::Ways(&[Way::Between]),
-        finds: Finds::First("attachment-differs", "has isolation on"),
+        fails: Symptom::Ways(&[Way::Between]),
+        finds: ExpectedFinding::First("attachment-differs", "has isolation on"),
         fix: Fix::Mends,
         mends: Act::Sh(
             "bridge link set dev {p1} isolated off; bridge link set dev {p2} isolated off",
@@ -39,8 +39,8 @@ pub(super) const BRIDGE: &[Situation] = &[
         number: 13,
         is: "a port is taken off the bridge",
         breaks: Act::Sh("ip link set {p1} nomaster"),
-        fails: Fails::Ways(Way::BY_ITS_LINK),
-        finds: Finds::First("attachment-differs", "\"{p1}\" is not a port of bridge"),
+        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        finds: ExpectedFinding::First("attachment-differs", "\"{p1}\" is not a port of bridge"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set {p1} master cni0; netwright repair"),
     },
@@ -48,7 +48,7 @@ pub(super) const BRIDGE: &[Situation] = &[
         number: 44,
         is: "the gateways' addresses are gone from the bridge",
         breaks: Act::Sh("ip addr flush dev cni0 scope global"),
-        fails: Fails::Ways(&[
+        fails: Symptom::Ways(&[
             Way::Out4,
             Way::Out6,
             Way::Published,
@@ -56,7 +56,7 @@ pub(super) const BRIDGE: &[Situation] = &[
             Way::FromNode,
             Way::Names,
         ]),
-        finds: Finds::First("attachment-differs", "10.88.0.1"),
+        finds: ExpectedFinding::First("attachment-differs", "10.88.0.1"),
         fix: Fix::Mends,
         mends: Act::Sh("netwright repair"),
     },
@@ -66,8 +66,8 @@ pub(super) const BRIDGE: &[Situation] = &[
         breaks: Act::Sh(
             "ip link set cni0 type bridge stp_state 1; ip link set {p1} down; ip link set {p1} up",
         ),
-        fails: Fails::Ways(Way::BY_ITS_LINK),
-        finds: Finds::First("attachment-differs", "has STP on"),
+        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        finds: ExpectedFinding::First("attachment-differs", "has STP on"),
         fix: Fix::Mends,
         mends: Act::Sh(
             "ip link set cni0 type bridge stp_state 0; bridge link set dev {p1} state 3",
@@ -82,8 +82,8 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
         breaks: Act::Sh(
             "ip -n c1 neigh replace 10.88.0.1 lladdr 02:00:00:00:00:66 nud permanent dev eth0",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
-        finds: Finds::First("neighbour-wrong", "10.88.0.1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        finds: ExpectedFinding::First("neighbour-wrong", "10.88.0.1"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 neigh del 10.88.0.1 dev eth0 2>/dev/null || true"),
     },
@@ -91,14 +91,14 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
         number: 18,
         is: "the node has a permanent neighbour entry that is wrong",
         breaks: Act::Sh("ip neigh replace {a1} lladdr 02:00:00:00:00:66 nud permanent dev cni0"),
-        fails: Fails::Ways(&[
+        fails: Symptom::Ways(&[
             Way::Out4,
             Way::Published,
             Way::PublishedHere,
             Way::FromNode,
             Way::Names,
         ]),
-        finds: Finds::First("neighbour-wrong", "{a1}"),
+        finds: ExpectedFinding::First("neighbour-wrong", "{a1}"),
         fix: Fix::Mends,
         mends: Act::Sh("ip neigh del {a1} dev cni0 2>/dev/null || true"),
     },
@@ -110,9 +110,9 @@ pub(super) const NEIGHBOURS: &[Situation] = &[
              'add table ip hush; add chain ip hush output { type filter hook output priority 0; }; \
              add rule ip hush output icmp type destination-unreachable drop'",
         ),
-        fails: Fails::Ways(&[Way::Large]),
-        finds: Finds::First("path-mtu", "203.0.113.2"),
-        fix: Fix::Hint(Why::Peer, "the fault is another machine's"),
+        fails: Symptom::Ways(&[Way::Large]),
+        finds: ExpectedFinding::First("path-mtu", "203.0.113.2"),
+        fix: Fix::Hint(HintReason::Peer, "the fault is another machine's"),
         mends: Act::Sh(
             "ip -n outside link set eth1 mtu 1500; \
              nsenter --net=/run/netns/outside nft delete table ip hush",

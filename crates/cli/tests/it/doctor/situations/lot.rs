@@ -7,7 +7,7 @@ use testkit::{Chance, require};
 
 use super::more::MORE;
 use super::node::Node;
-use super::{Fails, Finds, Situation, act, all, fails};
+use super::{ExpectedFinding, Situation, Symptom, act, all, fails};
 use crate::support::call_in;
 
 /// How many are drawn.
@@ -20,8 +20,9 @@ const LEGACY: u8 = 3;
 #[test]
 fn ten_that_are_drawn_are_told_in_words() {
     require!("root", "full", "program:tc", "program:nft", "program:iptables-nft");
-    let is_drawn =
-        |one: &&Situation| !matches!(one.finds, Finds::Refusal(_)) && one.number != LEGACY;
+    let is_drawn = |one: &&Situation| {
+        !matches!(one.finds, ExpectedFinding::Refusal(_)) && one.number != LEGACY
+    };
     let mut urn: Vec<&Situation> = all().filter(is_drawn).chain(MORE).collect();
     let mut chance = Chance::new(250);
     let mut node = Node::new("doctor-lot");
@@ -53,13 +54,13 @@ fn ten_that_are_drawn_are_told_in_words() {
 }
 
 /// The complaint of a person who asks for help.
-fn heard(fails: &Fails) -> String {
+fn heard(fails: &Symptom) -> String {
     match fails {
-        Fails::Ways(ways) => {
+        Symptom::Ways(ways) => {
             let words: Vec<&str> = ways.iter().map(|way| way.words()).collect();
             words.join("; ")
         }
-        Fails::Command(command) => format!("this fails: {command}"),
-        Fails::Latent(why) => format!("something is wrong now and then: {why}"),
+        Symptom::Command(command) => format!("this fails: {command}"),
+        Symptom::Latent(why) => format!("something is wrong now and then: {why}"),
     }
 }

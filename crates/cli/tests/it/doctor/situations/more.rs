@@ -3,15 +3,15 @@
 use testkit::Place as _;
 
 use super::node::{Node, Way};
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 pub(super) const MORE: &[Situation] = &[
     Situation {
         number: 1,
         is: "IPv4 forwarding is off for what comes in by the bridge alone",
         breaks: Act::Sh("sysctl -qw net.ipv4.conf.cni0.forwarding=0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forwarding-off", "net.ipv4.conf.cni0.forwarding"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forwarding-off", "net.ipv4.conf.cni0.forwarding"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv4.conf.cni0.forwarding=1"),
     },
@@ -19,8 +19,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 2,
         is: "IPv4 forwarding is off for the answers",
         breaks: Act::Sh("sysctl -qw net.ipv4.conf.up0.forwarding=0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forwarding-off", "net.ipv4.conf.up0.forwarding"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forwarding-off", "net.ipv4.conf.up0.forwarding"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv4.conf.up0.forwarding=1"),
     },
@@ -28,8 +28,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 3,
         is: "the bridge answers no request for a hardware address",
         breaks: Act::Sh("sysctl -qw net.ipv4.conf.cni0.arp_ignore=8"),
-        fails: Fails::Latent("who has asked before knows the answer for a while"),
-        finds: Finds::First("requests-ignored", "net.ipv4.conf.cni0.arp_ignore"),
+        fails: Symptom::Latent("who has asked before knows the answer for a while"),
+        finds: ExpectedFinding::First("requests-ignored", "net.ipv4.conf.cni0.arp_ignore"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv4.conf.cni0.arp_ignore=0"),
     },
@@ -37,9 +37,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 4,
         is: "a container may send a packet in one second and a half",
         breaks: Act::Sh("tc qdisc add dev {p1} root tbf rate 8kbit burst 3000 latency 100ms"),
-        fails: Fails::Latent("each large packet takes a second and a half"),
-        finds: Finds::First("rate-too-low", "{p1}"),
-        fix: Fix::Hint(Why::Choice, "the limit may be meant, and only too low"),
+        fails: Symptom::Latent("each large packet takes a second and a half"),
+        finds: ExpectedFinding::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint(HintReason::Choice, "the limit may be meant, and only too low"),
         mends: Act::Sh("tc qdisc del dev {p1} root"),
     },
     Situation {
@@ -50,9 +50,9 @@ pub(super) const MORE: &[Situation] = &[
              ip link set twin1 netns c4; ip -n c4 addr add 10.88.0.1/24 dev twin1; \
              ip -n c4 link set twin1 up",
         ),
-        fails: Fails::Latent("the first answer is believed"),
-        finds: Finds::First("address-claimed", "10.88.0.1"),
-        fix: Fix::Hint(Why::Peer, "a person has to find the other machine"),
+        fails: Symptom::Latent("the first answer is believed"),
+        finds: ExpectedFinding::First("address-claimed", "10.88.0.1"),
+        fix: Fix::Hint(HintReason::Peer, "a person has to find the other machine"),
         mends: Act::Sh(
             "ip link del twin0; ip neigh flush dev cni0; \
              for c in c1 c2; do ip -n $c neigh flush dev eth0; done",
@@ -62,9 +62,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 6,
         is: "the node has lost its IPv4 address, and it has no way out by IPv6",
         breaks: Act::Sh("ip -4 addr flush dev up0; ip -6 route del default"),
-        fails: Fails::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
-        finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint(Why::Lost, "what the address was is not known"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("no-default-route", "IPv4"),
+        fix: Fix::Hint(HintReason::Lost, "what the address was is not known"),
         mends: Act::Sh(
             "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2; \
              ip -6 route replace default via 2001:db8:ffff::2",
@@ -76,8 +76,8 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh(
             "ip neigh replace 198.51.100.2 lladdr 02:00:00:00:00:66 nud permanent dev up0",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("neighbour-wrong", "198.51.100.2"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("neighbour-wrong", "198.51.100.2"),
         fix: Fix::Mends,
         mends: Act::Sh("ip neigh del 198.51.100.2 dev up0 2>/dev/null || true"),
     },
@@ -85,8 +85,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 8,
         is: "a route of the container leads to a router that does not exist",
         breaks: Act::Sh("ip -n c1 route add 203.0.113.0/24 via 10.88.0.99"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "203.0.113.0/24 via 10.88.0.99"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "203.0.113.0/24 via 10.88.0.99"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
     },
@@ -94,8 +94,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 9,
         is: "a port of the bridge gets no broadcasts",
         breaks: Act::Sh("bridge link set dev {p1} bcast_flood off"),
-        fails: Fails::Latent("a sender that knows the hardware address reaches it"),
-        finds: Finds::First("port-silenced", "{p1}"),
+        fails: Symptom::Latent("a sender that knows the hardware address reaches it"),
+        finds: ExpectedFinding::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} bcast_flood on"),
     },
@@ -103,8 +103,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 10,
         is: "the container's interface asks for no hardware address",
         breaks: Act::Sh("ip -n c1 link set eth0 arp off"),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("requests-ignored", "c1: eth0"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("requests-ignored", "c1: eth0"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 link set eth0 arp on"),
     },
@@ -116,8 +116,8 @@ pub(super) const MORE: &[Situation] = &[
              iptables-nft -A cali-cidr-block -d 10.80.0.0/12 -j REJECT; \
              iptables-nft -I FORWARD -j cali-cidr-block",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip filter/cali-cidr-block rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip filter/cali-cidr-block rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip filter"),
     },
@@ -125,8 +125,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 12,
         is: "the uplink was put into a bridge",
         breaks: Act::Sh("ip link add br9 type bridge; ip link set up0 master br9"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("uplink-enslaved", "up0"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("uplink-enslaved", "up0"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set up0 nomaster; ip link del br9"),
     },
@@ -134,8 +134,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 13,
         is: "the node has the container's address on its bridge",
         breaks: Act::Sh("ip addr add {a1}/24 dev cni0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode]),
-        finds: Finds::First("address-duplicate", "{a1}"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::FromNode]),
+        finds: ExpectedFinding::First("address-duplicate", "{a1}"),
         fix: Fix::Mends,
         mends: Act::Sh("ip addr del {a1}/24 dev cni0 2>/dev/null || true"),
     },
@@ -143,8 +143,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 14,
         is: "loopback of a container has lost its address",
         breaks: Act::Sh("ip -n c1 addr del 127.0.0.1/8 dev lo"),
-        fails: Fails::Ways(&[Way::Inside]),
-        finds: Finds::First("loopback-down", "c1"),
+        fails: Symptom::Ways(&[Way::Inside]),
+        finds: ExpectedFinding::First("loopback-down", "c1"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 addr replace 127.0.0.1/8 dev lo"),
     },
@@ -152,8 +152,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 15,
         is: "packets of a container end at the node",
         breaks: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=1"),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("hops-too-few", "c1: net.ipv4.ip_default_ttl"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("hops-too-few", "c1: net.ipv4.ip_default_ttl"),
         fix: Fix::Mends,
         mends: Act::Sh("ip netns exec c1 sysctl -qw net.ipv4.ip_default_ttl=64"),
     },
@@ -165,8 +165,8 @@ pub(super) const MORE: &[Situation] = &[
              add chain ip other post { type nat hook postrouting priority 90; }; \
              add rule ip other post ip saddr 10.88.0.0/24 snat to 198.51.100.77'",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("source-wrong", "ip other/post rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("source-wrong", "ip other/post rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
@@ -176,8 +176,8 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh(
             "iptables-nft -t nat -I POSTROUTING -s 10.88.0.0/24 -j SNAT --to-source 198.51.100.77",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("source-wrong", "ip nat/POSTROUTING rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("source-wrong", "ip nat/POSTROUTING rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip nat"),
     },
@@ -185,9 +185,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 18,
         is: "resolv.conf of a container names no server",
         breaks: Act::Sh("echo search example.com >/etc/netns/c1/resolv.conf"),
-        fails: Fails::Command("grep -q ^nameserver /etc/netns/c1/resolv.conf"),
-        finds: Finds::First("nameserver-missing", "c1"),
-        fix: Fix::Hint(Why::File, "the runtime writes that file"),
+        fails: Symptom::Command("grep -q ^nameserver /etc/netns/c1/resolv.conf"),
+        finds: ExpectedFinding::First("nameserver-missing", "c1"),
+        fix: Fix::Hint(HintReason::File, "the runtime writes that file"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
     Situation {
@@ -199,17 +199,17 @@ pub(super) const MORE: &[Situation] = &[
              ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
              ip route replace default nexthop via 198.51.100.2 dev up0 nexthop via 192.0.2.99 dev up1",
         ),
-        fails: Fails::Latent("some connections go by the other one"),
-        finds: Finds::First("hop-silent", "192.0.2.99"),
-        fix: Fix::Hint(Why::Peer, "a person has to look at the router"),
+        fails: Symptom::Latent("some connections go by the other one"),
+        finds: ExpectedFinding::First("hop-silent", "192.0.2.99"),
+        fix: Fix::Hint(HintReason::Peer, "a person has to look at the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2; ip link del up1"),
     },
     Situation {
         number: 20,
         is: "a port of the bridge gets no multicasts",
         breaks: Act::Sh("bridge link set dev {p1} mcast_flood off"),
-        fails: Fails::Latent("a sender that knows the hardware address reaches it"),
-        finds: Finds::First("port-silenced", "{p1}"),
+        fails: Symptom::Latent("a sender that knows the hardware address reaches it"),
+        finds: ExpectedFinding::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} mcast_flood on"),
     },
@@ -217,8 +217,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 21,
         is: "the node's route to the server of names leads to a router that does not exist",
         breaks: Act::Sh("ip route add 203.0.113.0/24 via 198.51.100.99"),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("hop-silent", "198.51.100.99"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "198.51.100.99"),
         fix: Fix::Mends,
         mends: Act::Sh("ip route del 203.0.113.0/24 2>/dev/null || true"),
     },
@@ -226,9 +226,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 22,
         is: "IPv6 is switched off on the uplink",
         breaks: Act::Sh("sysctl -qw net.ipv6.conf.up0.disable_ipv6=1"),
-        fails: Fails::Ways(&[Way::Out6]),
-        finds: Finds::First("no-default-route", "net.ipv6.conf.up0.disable_ipv6"),
-        fix: Fix::Hint(Why::Lost, "the kernel does not restore addresses and routes"),
+        fails: Symptom::Ways(&[Way::Out6]),
+        finds: ExpectedFinding::First("no-default-route", "net.ipv6.conf.up0.disable_ipv6"),
+        fix: Fix::Hint(HintReason::Lost, "the kernel does not restore addresses and routes"),
         mends: Act::Sh(
             "sysctl -qw net.ipv6.conf.up0.disable_ipv6=0; ip addr add fe80::1/64 dev up0 nodad; \
              ip addr add 2001:db8:ffff::1/64 dev up0 nodad; \
@@ -239,9 +239,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 23,
         is: "the node has lost its IPv4 address, and has a way out by IPv6",
         breaks: Act::Sh("ip -4 addr flush dev up0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("no-default-route", "IPv4"),
-        fix: Fix::Hint(Why::Lost, "what the address was is not known"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("no-default-route", "IPv4"),
+        fix: Fix::Hint(HintReason::Lost, "what the address was is not known"),
         mends: Act::Sh(
             "ip addr add 198.51.100.1/24 dev up0; ip route replace default via 198.51.100.2",
         ),
@@ -250,8 +250,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 24,
         is: "a route of the container leads to its own loopback",
         breaks: Act::Sh("ip -n c1 route add 203.0.113.0/24 dev lo"),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("route-refuses", "c1: route 203.0.113.0/24 dev lo"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("route-refuses", "c1: route 203.0.113.0/24 dev lo"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
     },
@@ -263,8 +263,8 @@ pub(super) const MORE: &[Situation] = &[
              add chain ip other forward { type filter hook forward priority 0; }; \
              add rule ip other forward meta length > 1300 drop'",
         ),
-        fails: Fails::Ways(&[Way::Large]),
-        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fails: Symptom::Ways(&[Way::Large]),
+        finds: ExpectedFinding::First("forward-dropped", "ip other/forward rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
@@ -272,8 +272,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 26,
         is: "loopback of the node is down",
         breaks: Act::Sh("ip link set lo down"),
-        fails: Fails::Command("ping -n -c 1 -W 1 127.0.0.1"),
-        finds: Finds::First("loopback-down", "this node"),
+        fails: Symptom::Command("ping -n -c 1 -W 1 127.0.0.1"),
+        finds: ExpectedFinding::First("loopback-down", "this node"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set lo up"),
     },
@@ -281,8 +281,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 27,
         is: "a rule of iptables lets packets live for one hop",
         breaks: Act::Sh("iptables-nft -t mangle -I PREROUTING -j TTL --ttl-set 1"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip mangle"),
     },
@@ -294,8 +294,8 @@ pub(super) const MORE: &[Situation] = &[
              add chain ip other post { type filter hook postrouting priority 0; }; \
              add rule ip other post oifname \"up0\" ip ttl set 1'",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip other/post rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip other/post rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
@@ -303,9 +303,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 29,
         is: "packets wait for a program that does not run",
         breaks: Act::Sh("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
-        fix: Fix::Hint(Why::Program, "its owner must start it"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip filter/FORWARD rule 1"),
+        fix: Fix::Hint(HintReason::Program, "its owner must start it"),
         mends: Act::Sh("nft delete table ip filter"),
     },
     Situation {
@@ -314,8 +314,8 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh(
             "bridge link set dev {p1} locked on; ip link set cni0 type bridge fdb_flush",
         ),
-        fails: Fails::Ways(Way::BY_ITS_LINK),
-        finds: Finds::First("port-silenced", "{p1}"),
+        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        finds: ExpectedFinding::First("port-silenced", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("bridge link set dev {p1} locked off"),
     },
@@ -323,27 +323,27 @@ pub(super) const MORE: &[Situation] = &[
         number: 31,
         is: "the node's default route names no router",
         breaks: Act::Sh("ip route replace default dev up0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "default dev up0"),
-        fix: Fix::Hint(Why::Lost, "only the administrator knows the router"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "default dev up0"),
+        fix: Fix::Hint(HintReason::Lost, "only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
     },
     Situation {
         number: 32,
         is: "half a default route of the container names no router",
         breaks: Act::Sh("ip -n c1 route add 128.0.0.0/1 dev eth0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "c1: 128.0.0.0/1 dev eth0"),
-        fix: Fix::Hint(Why::Lost, "which router is meant is not known"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "c1: 128.0.0.0/1 dev eth0"),
+        fix: Fix::Hint(HintReason::Lost, "which router is meant is not known"),
         mends: Act::Sh("ip -n c1 route del 128.0.0.0/1"),
     },
     Situation {
         number: 33,
         is: "a route of the node names no router, and the server is not on that link",
         breaks: Act::Sh("ip route add 203.0.113.0/24 dev up0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "203.0.113.0/24 dev up0"),
-        fix: Fix::Hint(Why::Lost, "which router is meant is not known"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "203.0.113.0/24 dev up0"),
+        fix: Fix::Hint(HintReason::Lost, "which router is meant is not known"),
         mends: Act::Sh("ip route del 203.0.113.0/24"),
     },
     Situation {
@@ -356,8 +356,8 @@ pub(super) const MORE: &[Situation] = &[
              ip route add default via 192.0.2.99 dev up1 table 100; \
              ip rule add pref 100 from 10.88.0.0/24 lookup 100",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "192.0.2.99"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "192.0.2.99"),
         fix: Fix::Mends,
         mends: Act::Sh("ip rule del pref 100; ip link del up1"),
     },
@@ -368,8 +368,8 @@ pub(super) const MORE: &[Situation] = &[
             "ip netns exec c2 sysctl -qw net.ipv4.ip_forward=0; \
              ip -n c1 route add 203.0.113.0/24 via {a2}",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "c1: 203.0.113.0/24 via {a2}"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "c1: 203.0.113.0/24 via {a2}"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 route del 203.0.113.0/24 2>/dev/null || true"),
     },
@@ -380,8 +380,8 @@ pub(super) const MORE: &[Situation] = &[
             "bridge fdb replace $(ip netns exec c1 cat /sys/class/net/eth0/address) \
              dev {p2} master permanent",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
-        finds: Finds::First("neighbour-wrong", "{p2}"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        finds: ExpectedFinding::First("neighbour-wrong", "{p2}"),
         fix: Fix::Mends,
         mends: Act::Sh(
             "bridge fdb del $(ip netns exec c1 cat /sys/class/net/eth0/address) \
@@ -392,9 +392,9 @@ pub(super) const MORE: &[Situation] = &[
         number: 37,
         is: "another machine has the node's address",
         breaks: Act::Sh("ip -n outside addr add 198.51.100.1/32 dev eth0"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("address-claimed", "198.51.100.1"),
-        fix: Fix::Hint(Why::Peer, "somebody has to find the other machine"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("address-claimed", "198.51.100.1"),
+        fix: Fix::Hint(HintReason::Peer, "somebody has to find the other machine"),
         mends: Act::Sh("ip -n outside addr del 198.51.100.1/32 dev eth0"),
     },
     Situation {
@@ -405,8 +405,8 @@ pub(super) const MORE: &[Situation] = &[
              add chain ip proxy pre { type nat hook prerouting priority -100; }; \
              add rule ip proxy pre iifname \"cni0\" tcp dport 80 redirect to :3128'",
         ),
-        fails: Fails::Ways(&[Way::Out4]),
-        finds: Finds::First("proxy-missing", "ip proxy/pre rule 1"),
+        fails: Symptom::Ways(&[Way::Out4]),
+        finds: ExpectedFinding::First("proxy-missing", "ip proxy/pre rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip proxy"),
     },
@@ -414,8 +414,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 39,
         is: "a route of the table local keeps what is for containers",
         breaks: Act::Sh("ip route add local 10.88.0.0/25 dev lo"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
-        finds: Finds::First("route-covers-pool", "10.88.0.0/25 dev lo"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        finds: ExpectedFinding::First("route-covers-pool", "10.88.0.0/25 dev lo"),
         fix: Fix::Mends,
         mends: Act::Sh("ip route del local 10.88.0.0/25 dev lo 2>/dev/null || true"),
     },
@@ -423,8 +423,8 @@ pub(super) const MORE: &[Situation] = &[
         number: 40,
         is: "a rule of iptables takes all hops but one",
         breaks: Act::Sh("iptables-nft -t mangle -I PREROUTING -i cni0 -j TTL --ttl-dec 63"),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip mangle/PREROUTING rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip mangle"),
     },
@@ -433,22 +433,22 @@ pub(super) const MORE: &[Situation] = &[
         is: "nsswitch.conf of a container leaves out dns",
         breaks: Act::Sh("echo 'hosts: files' >/etc/netns/c1/nsswitch.conf"),
         // It asks no server.
-        fails: Fails::Command(
+        fails: Symptom::Command(
             "sent() { ip netns exec c1 awk '/^Udp: [0-9]/ {print $5}' /proc/net/snmp; }; \
              before=$(sent); ip netns exec c1 getent hosts name.example || true; \
              test $before -lt $(sent)",
         ),
-        finds: Finds::First("nameserver-skipped", "c1"),
-        fix: Fix::Hint(Why::File, "the file is the image's"),
+        finds: ExpectedFinding::First("nameserver-skipped", "c1"),
+        fix: Fix::Hint(HintReason::File, "the file is the image's"),
         mends: Act::Sh("rm /etc/netns/c1/nsswitch.conf"),
     },
     Situation {
         number: 42,
         is: "the hosts file of a container leads localhost elsewhere",
         breaks: Act::Sh("echo 10.9.9.9 localhost >/etc/netns/c1/hosts"),
-        fails: Fails::Command("ip netns exec c1 getent ahostsv4 localhost | grep -q '^127'"),
-        finds: Finds::First("hosts-wrong", "c1: localhost"),
-        fix: Fix::Hint(Why::File, "the runtime writes that file"),
+        fails: Symptom::Command("ip netns exec c1 getent ahostsv4 localhost | grep -q '^127'"),
+        finds: ExpectedFinding::First("hosts-wrong", "c1: localhost"),
+        fix: Fix::Hint(HintReason::File, "the runtime writes that file"),
         mends: Act::Sh("rm /etc/netns/c1/hosts"),
     },
     Situation {
@@ -458,9 +458,9 @@ pub(super) const MORE: &[Situation] = &[
             "ip addr del 198.51.100.1/24 dev up0; ip addr add 198.51.100.1/4 dev up0; \
              ip route replace default via 198.51.100.2",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("hop-silent", "up0: 198.51.100.1/4"),
-        fix: Fix::Hint(Why::Choice, "which machines are on the link is not known"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("hop-silent", "up0: 198.51.100.1/4"),
+        fix: Fix::Hint(HintReason::Choice, "which machines are on the link is not known"),
         mends: Act::Sh(
             "ip addr del 198.51.100.1/4 dev up0; ip addr add 198.51.100.1/24 dev up0; \
              ip route replace default via 198.51.100.2",
@@ -474,7 +474,7 @@ pub(super) const MORE: &[Situation] = &[
              add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
              add rule netdev own in meta protocol ip fwd to \"up0\"'",
         ),
-        fails: Fails::Ways(&[
+        fails: Symptom::Ways(&[
             Way::Out4,
             Way::Between,
             Way::Published,
@@ -482,7 +482,7 @@ pub(super) const MORE: &[Situation] = &[
             Way::FromNode,
             Way::Names,
         ]),
-        finds: Finds::First("bridge-dropped", "netdev own/in rule 1"),
+        finds: ExpectedFinding::First("bridge-dropped", "netdev own/in rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table netdev own"),
     },
@@ -495,8 +495,8 @@ pub(super) const MORE: &[Situation] = &[
              add rule ip other forward iifname \"cni0\" ct direction original \
              ct state established drop'",
         ),
-        fails: Fails::Ways(&[Way::Out4]),
-        finds: Finds::First("forward-dropped", "ip other/forward rule 1"),
+        fails: Symptom::Ways(&[Way::Out4]),
+        finds: ExpectedFinding::First("forward-dropped", "ip other/forward rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
     },
@@ -512,9 +512,9 @@ pub(super) const MORE: &[Situation] = &[
              add chain inet vpn pre { type filter hook prerouting priority -150; }; \
              add rule inet vpn pre iifname \"cni0\" ip daddr != 10.88.0.0/24 meta mark set 0x80000'",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First("rule-diverts", "IPv4 rule 5270"),
-        fix: Fix::Hint(Why::Choice, "a VPN may be meant to carry them"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("rule-diverts", "IPv4 rule 5270"),
+        fix: Fix::Hint(HintReason::Choice, "a VPN may be meant to carry them"),
         mends: Act::Sh("nft delete table inet vpn; ip rule del pref 5270; ip link del dead0"),
     },
     Situation {
@@ -527,8 +527,8 @@ pub(super) const MORE: &[Situation] = &[
              ip route del default; ip route add default via 198.51.100.2 metric 100; \
              ip route add default via 192.168.42.129 metric 50",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::First(
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First(
             "default-route-silent",
             "default via 192.168.42.129 dev usb0 metric 50",
         ),
@@ -544,9 +544,9 @@ pub(super) const MORE: &[Situation] = &[
             "ip link add usb0 type veth peer name usb1 netns c4; \
              ip addr add 203.0.113.9/24 dev usb0; ip link set usb0 up; ip -n c4 link set usb1 up",
         ),
-        fails: Fails::Ways(&[Way::Out4, Way::Names]),
-        finds: Finds::Shown("nameserver-silent", "this node has 203.0.113.9/24 on usb0"),
-        fix: Fix::Hint(Why::Choice, "the address may be right, and the prefix length not"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::Shown("nameserver-silent", "this node has 203.0.113.9/24 on usb0"),
+        fix: Fix::Hint(HintReason::Choice, "the address may be right, and the prefix length not"),
         mends: Act::Sh("ip link del usb0"),
     },
     Situation {
@@ -556,8 +556,8 @@ pub(super) const MORE: &[Situation] = &[
             routed(node);
             node.lab.sh("ip route del 10.55.0.9");
         }),
-        fails: Fails::Command(ROUTED),
-        finds: Finds::First("no-way-back", "c3: 10.55.0.9"),
+        fails: Symptom::Command(ROUTED),
+        finds: ExpectedFinding::First("no-way-back", "c3: 10.55.0.9"),
         fix: Fix::Mends,
         mends: Act::Sh(UNROUTED),
     },
@@ -569,8 +569,8 @@ pub(super) const MORE: &[Situation] = &[
             node.lab
                 .sh("sysctl -qw net.ipv4.conf.cali9.proxy_arp=0; ip -n c3 neigh flush dev eth0");
         }),
-        fails: Fails::Command(ROUTED),
-        finds: Finds::First("requests-ignored", "net.ipv4.conf.cali9.proxy_arp"),
+        fails: Symptom::Command(ROUTED),
+        finds: ExpectedFinding::First("requests-ignored", "net.ipv4.conf.cali9.proxy_arp"),
         fix: Fix::Mends,
         mends: Act::Sh(UNROUTED),
     },
@@ -584,9 +584,9 @@ pub(super) const MORE: &[Situation] = &[
                  iptables-nft -A cali-from-wl-dispatch -j DROP; \
                  iptables-nft -I FORWARD -i cali+ -j cali-from-wl-dispatch");
         }),
-        fails: Fails::Command(ROUTED),
-        finds: Finds::First("forward-dropped", "ip filter/cali-from-wl-dispatch rule 2"),
-        fix: Fix::Hint(Why::Program, "calico-node writes its rules"),
+        fails: Symptom::Command(ROUTED),
+        finds: ExpectedFinding::First("forward-dropped", "ip filter/cali-from-wl-dispatch rule 2"),
+        fix: Fix::Hint(HintReason::Program, "calico-node writes its rules"),
         mends: Act::Sh(
             "nft delete table ip filter; netwright del routed c3 --container-id c3; \
              rm /etc/cni/net.d/70-routed.conflist /opt/cni/bin/routed; nft delete table ip masq",
@@ -598,11 +598,11 @@ pub(super) const MORE: &[Situation] = &[
         breaks: Act::Sh(
             "printf 'search wild.example\noptions ndots:5\n' >>/etc/netns/c1/resolv.conf",
         ),
-        fails: Fails::Command(
+        fails: Symptom::Command(
             "! ip netns exec c1 getent ahostsv4 www.name.example | grep -q '^203.0.113.66 '",
         ),
-        finds: Finds::First("search-wildcard", "203.0.113.2: wild.example"),
-        fix: Fix::Hint(Why::File, "the runtime writes that file"),
+        finds: ExpectedFinding::First("search-wildcard", "203.0.113.2: wild.example"),
+        fix: Fix::Hint(HintReason::File, "the runtime writes that file"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
     Situation {
@@ -610,13 +610,16 @@ pub(super) const MORE: &[Situation] = &[
         is: "programs ask for names by TCP alone, which the server does not answer",
         breaks: Act::Sh("echo options use-vc >>/etc/netns/c1/resolv.conf"),
         // It asks no server by UDP.
-        fails: Fails::Command(
+        fails: Symptom::Command(
             "sent() { ip netns exec c1 awk '/^Udp: [0-9]/ {print $5}' /proc/net/snmp; }; \
              before=$(sent); ip netns exec c1 getent hosts name.example || true; \
              test $before -lt $(sent)",
         ),
-        finds: Finds::Shown("nameserver-silent", "203.0.113.2:53 refused a question by TCP"),
-        fix: Fix::Hint(Why::Peer, "another machine serves names"),
+        finds: ExpectedFinding::Shown(
+            "nameserver-silent",
+            "203.0.113.2:53 refused a question by TCP",
+        ),
+        fix: Fix::Hint(HintReason::Peer, "another machine serves names"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
 ];

@@ -22,7 +22,7 @@ use serde_json::Value;
 use testkit::traffic::{SILENCE, Server, try_tcp};
 use testkit::{Container, Frozen, Lab, Place, Running, wait_until};
 
-use crate::support::{EXECUTABLE, Said, call_in};
+use crate::support::{CommandOutput, EXECUTABLE, call_in};
 use crate::system::address_of;
 
 const MYNET: &str = r#"{"cniVersion": "1.0.0", "name": "mynet", "plugins": [
@@ -315,7 +315,7 @@ impl Node {
         self.others.clear();
     }
 
-    pub(in crate::doctor) fn doctor(&self, more: &[&str]) -> Said {
+    pub(in crate::doctor) fn doctor(&self, more: &[&str]) -> CommandOutput {
         call_in(&self.lab, &[&["doctor", "--output", "json"], more].concat())
     }
 
@@ -423,7 +423,7 @@ pub(in crate::doctor) fn host_end(lab: &Lab, name: &str) -> String {
 
 /// The causes in the output of `doctor --output json`, in its order.
 #[track_caller]
-pub(in crate::doctor) fn findings(said: &Said) -> Vec<Value> {
+pub(in crate::doctor) fn findings(said: &CommandOutput) -> Vec<Value> {
     said.json()["findings"].as_array().unwrap_or_else(|| panic!("{said:#?}")).clone()
 }
 

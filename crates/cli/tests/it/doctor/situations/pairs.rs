@@ -6,7 +6,7 @@ use serde_json::Value;
 use testkit::{Chance, require, share};
 
 use super::node::{Node, findings};
-use super::{Finds, NOT_YET, Situation, act, all};
+use super::{ExpectedFinding, NOT_YET, Situation, act, all};
 
 /// How many pairs are tried. A run that does not try all has fewer: a pair takes some five seconds.
 const PAIRS: usize = 200;
@@ -40,7 +40,7 @@ const LEGACY: u8 = 3;
 fn both_of_two_faults_are_named() {
     require!("root", "full", "program:nft", "program:iptables-nft");
     let is_tried = |one: &&Situation| {
-        !matches!(one.finds, Finds::Refusal(_))
+        !matches!(one.finds, ExpectedFinding::Refusal(_))
             && one.number != LEGACY
             && NOT_YET.iter().all(|(number, _)| *number != one.number)
     };

@@ -1,7 +1,7 @@
 //! Programs that hold a port or a queue, and read nothing from it.
 
 use super::node::{Node, Way};
-use super::{Act, Fails, Finds, Fix, Situation, Why};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 /// What c1 serves at port 80.
 const SERVED: &[Way] = &[Way::Published, Way::PublishedHere, Way::FromNode, Way::Inside];
@@ -11,18 +11,18 @@ pub(super) const PROGRAMS: &[Situation] = &[
         number: 1,
         is: "the program accepts no connections any more",
         breaks: Act::Do(|node| node.hang(true)),
-        fails: Fails::Ways(SERVED),
-        finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint(Why::Program, "only its owner knows the program"),
+        fails: Symptom::Ways(SERVED),
+        finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
+        fix: Fix::Hint(HintReason::Program, "only its owner knows the program"),
         mends: Act::Do(|node| node.hang(false)),
     },
     Situation {
         number: 2,
         is: "the program is stopped by a signal",
         breaks: Act::Do(Node::stop_program),
-        fails: Fails::Ways(SERVED),
-        finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint(Why::Choice, "it may be debugged"),
+        fails: Symptom::Ways(SERVED),
+        finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
+        fix: Fix::Hint(HintReason::Choice, "it may be debugged"),
         mends: Act::Do(|node| {
             node.end_others();
             node.serve(Some("[::]:80"));
@@ -36,9 +36,9 @@ pub(super) const PROGRAMS: &[Situation] = &[
             node.run("ip netns exec c1 sysctl -qw net.ipv6.bindv6only=1");
             node.serve(Some("[::]:80"));
         }),
-        fails: Fails::Ways(SERVED),
-        finds: Finds::First("nothing-listens", "c1:80/tcp"),
-        fix: Fix::Hint(Why::Program, "it is the program's configuration"),
+        fails: Symptom::Ways(SERVED),
+        finds: ExpectedFinding::First("nothing-listens", "c1:80/tcp"),
+        fix: Fix::Hint(HintReason::Program, "it is the program's configuration"),
         mends: Act::Do(|node| {
             node.serve(None);
             node.run("ip netns exec c1 sysctl -qw net.ipv6.bindv6only=0");
@@ -52,9 +52,9 @@ pub(super) const PROGRAMS: &[Situation] = &[
             node.read_queue("hold");
             node.run("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7");
         }),
-        fails: Fails::Ways(&[Way::Out4, Way::Published, Way::Names]),
-        finds: Finds::First("forward-dropped", "ip filter/FORWARD rule 1"),
-        fix: Fix::Hint(Why::Program, "its owner must see why it hangs"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        finds: ExpectedFinding::First("forward-dropped", "ip filter/FORWARD rule 1"),
+        fix: Fix::Hint(HintReason::Program, "its owner must see why it hangs"),
         mends: Act::Do(|node| {
             node.run("nft delete table ip filter");
             node.end_others();
@@ -64,9 +64,9 @@ pub(super) const PROGRAMS: &[Situation] = &[
         number: 5,
         is: "the program's control group is frozen",
         breaks: Act::Do(Node::freeze_program),
-        fails: Fails::Ways(SERVED),
-        finds: Finds::First("program-hangs", "c1:80/tcp"),
-        fix: Fix::Hint(Why::Choice, "it may be paused on purpose"),
+        fails: Symptom::Ways(SERVED),
+        finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
+        fix: Fix::Hint(HintReason::Choice, "it may be paused on purpose"),
         mends: Act::Do(|node| {
             node.end_others();
             node.serve(Some("[::]:80"));

@@ -10,13 +10,13 @@ use policy::{Direction, Pod, World};
 use super::super::tell;
 use super::{Engine, Phase};
 
-/// The pods that are, and the directions.
-pub(super) type Beyond = BTreeMap<Uid, BTreeSet<Direction>>;
+/// The pods whose policies are, and in which directions.
+pub(super) type BeyondPods = BTreeMap<Uid, BTreeSet<Direction>>;
 
 impl Engine {
     /// Logs which pods are closed now or no longer, and sends an Event for each that is.
     pub(super) fn tell_who_is_beyond(&mut self) {
-        let mut now = Beyond::new();
+        let mut now = BeyondPods::new();
         let mut new: Vec<(Pod, Direction)> = Vec::new();
         for (pod, direction) in self.all_beyond() {
             let before = self.beyond.get(&pod.uid);

@@ -20,7 +20,7 @@ pub(super) const CLOSED: Duration = Duration::from_secs(10);
 
 /// The attachments that may stay closed.
 #[derive(Debug, Default)]
-pub(super) struct Closed {
+pub(super) struct ClosedAttachments {
     /// Those that were closed when they were looked at last.
     fresh: BTreeSet<Id>,
     /// When each is looked at again.
@@ -29,7 +29,7 @@ pub(super) struct Closed {
     sent: BTreeMap<Id, Uid>,
 }
 
-impl Closed {
+impl ClosedAttachments {
     /// Returns when something is to be looked at.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due.values().min().copied()

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use node_api::policy::{Enforced, Owner};
+use node_api::policy::{Enforcement, Owner};
 use policy::object::Uid;
 use policy::program::Link;
 use policy::{
-    Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict_by_service,
+    Direction, Name, PerDirection, PolicyId, Program, Refusal, Traffic, program, verdict_by_service,
 };
 
 use super::super::lists::Origin;
 use super::super::records::{Attachment, Id, id};
 use super::super::said::Remarks;
-use super::{Engine, Known};
+use super::{Engine, PolicyCounts};
 
 impl Engine {
     /// Says what the engine waits for before policies are enforced; nothing if they are.
@@ -81,12 +81,12 @@ impl Engine {
     }
 
     /// Returns everything that was refused, sorted by object.
-    pub(in super::super) fn faults(&self) -> Vec<&Refused> {
+    pub(in super::super) fn faults(&self) -> Vec<&Refusal> {
         let world = self.world();
         let of_policies = world.policies().flat_map(|policy| &policy.faults);
         let of_namespaces = world.namespaces().flat_map(|namespace| &namespace.faults);
         let further = self.networks.policies().flat_map(|policy| &policy.policy.faults);
-        let mut all: Vec<&Refused> = of_policies
+        let mut all: Vec<&Refusal> = of_policies
             .chain(of_namespaces)
             .chain(further)
             .chain(self.unreadable.values())
@@ -166,9 +166,11 @@ impl Engine {
     }
 
     /// Returns how many policies there are.
-    pub(in super::super) fn known(&self) -> Known {
-        let mut known =
-            Known { multi_network_policies: self.networks.policies().count(), ..Known::default() };
+    pub(in super::super) fn known(&self) -> PolicyCounts {
+        let mut known = PolicyCounts {
+            multi_network_policies: self.networks.policies().count(),
+            ..PolicyCounts::default()
+        };
         for policy in self.world().policies() {
             match policy.id {
                 PolicyId::Network { .. } => known.network_policies += 1,
@@ -234,19 +236,19 @@ impl Engine {
     }
 
     /// Says what holds for an attachment.
-    pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforced {
+    pub(in super::super) fn enforced(&self, owner: &Owner) -> Enforcement {
         let Some(attachment) = self.records.get(&id(owner)) else {
             let notice = "the attachment has no record".to_owned();
-            return Enforced { known: false, notice: Some(notice) };
+            return Enforcement { known: false, notice: Some(notice) };
         };
         if let Some(why) = self.why_not_enforced(attachment) {
-            return Enforced { known: false, notice: Some(why) };
+            return Enforcement { known: false, notice: Some(why) };
         }
         let silence = self.lists.silence_about_policies();
         let notice = silence.map(|(kind, why)| {
             format!("{kind}: {why}; newer ones than were known last are not enforced yet")
         });
-        Enforced { known: true, notice }
+        Enforcement { known: true, notice }
     }
 
     /// Says why an attachment is closed; `None` if it is not.
@@ -338,16 +340,16 @@ impl Engine {
 
     /// Returns where the addresses of an attachment are to lead; `None` if it is not known, or
     /// nothing is enforced yet.
-    pub(in super::super) fn expected(&self, owner: &Owner) -> Option<Vec<Expected>> {
+    pub(in super::super) fn expected(&self, owner: &Owner) -> Option<Vec<AddressTarget>> {
         let attachment = self.records.get(&id(owner))?;
         let program = self.program()?;
-        let own = attachment.own().iter().map(|address| Expected {
+        let own = attachment.own().iter().map(|address| AddressTarget {
             place: Place::Own(*address),
             leads: PerDirection::of(|direction| {
                 program.verdicts.get(&(direction, *address)).cloned()
             }),
         });
-        let further = attachment.links().map(|link| Expected {
+        let further = attachment.links().map(|link| AddressTarget {
             leads: PerDirection::of(|direction| self.networks.leads(direction, &link).cloned()),
             place: Place::Further(link),
         });
@@ -366,7 +368,7 @@ fn until_then(attachment: &Attachment) -> &'static str {
 
 /// Where an address is to lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Expected {
+pub(in super::super) struct AddressTarget {
     pub(in super::super) place: Place,
     pub(in super::super) leads: PerDirection<Option<Name>>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use node_api::policy::{Owner, Started};
+use node_api::policy::{Owner, StartRequest};
 use policy::labels::Labels;
 use policy::object::Uid;
 use policy::program::Link;
@@ -12,7 +12,7 @@ use policy::{Change, Namespace, Pod, Step};
 
 use super::super::kinds::{Key, Kind, Meta};
 use super::super::lists::Origin;
-use super::super::records::{Attachment, Id, Touched, id};
+use super::super::records::{Attachment, Id, RecordsChange, id};
 use super::{Engine, Local, Phase, nobody};
 
 /// The namespace of containers whose runtime names no pod.
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Takes an attachment that starts. The plugin has closed its addresses in the packet filter:
     /// they no longer lead where they led before.
-    pub(in super::super) fn start(&mut self, started: Started) {
+    pub(in super::super) fn start(&mut self, started: StartRequest) {
         if let Some(interface) = &started.meets {
             for address in &started.addresses {
                 self.networks.closed(&Link { interface: interface.clone(), address: *address });
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     /// Follows a change of records: pods have other addresses, and addresses lead elsewhere.
-    fn settle(&mut self, touched: Touched) {
+    fn settle(&mut self, touched: RecordsChange) {
         if self.lists.origin() == Origin::Files {
             self.put_pods_of(&touched.attachments);
         } else {

@@ -7,7 +7,7 @@ use policy::networks;
 use policy::object::Uid;
 use policy::{Networks, Pod, Program, Step, World};
 
-use super::super::further::Further;
+use super::super::further::FurtherNetworks;
 use super::super::lists::Origin;
 use super::super::records::{Attachment, Id, key_of};
 use super::local::uid_of;
@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Takes what a pod says of further networks.
-    pub(super) fn take_further(&mut self, uid: &Uid, further: Further) {
+    pub(super) fn take_further(&mut self, uid: &Uid, further: FurtherNetworks) {
         let is_here = self.local.contains_key(uid);
         // Most pods are elsewhere, and on no further network.
         let matters = is_here || !further.says.is_empty();
@@ -160,7 +160,7 @@ impl Engine {
                         && self.pod_of(one).as_ref() == Some(&local.pod.uid)
                 })
             };
-            let is_ours = |on: &&networks::OnNetwork| {
+            let is_ours = |on: &&networks::NetworkInterface| {
                 self.networks.policies().any(|policy| policy.networks.contains(&on.network))
             };
             for on in local.further.says.iter().filter(is_ours) {

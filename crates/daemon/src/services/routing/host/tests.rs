@@ -2,18 +2,18 @@
 //! others change the kernel.
 
 use kernel::events::{ObjectEvent, ObjectListener};
-use routing::settings::Found;
+use routing::settings::NodeFacts;
 use testkit::{Lab, Place as _};
 
 use super::*;
 
 /// What this node is, with an address and a UID, or right after the start.
-fn own(settings: &Settings, address: Option<&str>) -> Own {
+fn own(settings: &Settings, address: Option<&str>) -> OwnNode {
     let uplink = |address: &str| {
         let uplink = Uplink { name: "eth0".into(), mtu: 1500 };
         (uplink, address.parse().unwrap())
     };
-    let found = Found {
+    let found = NodeFacts {
         name: "a".to_owned(),
         uid: "uid-a".to_owned(),
         prefixes: Vec::new(),
@@ -22,7 +22,7 @@ fn own(settings: &Settings, address: Option<&str>) -> Own {
         uplinks: PerFamily { v4: address.map(uplink), v6: None },
         taken_over: PerFamily::default(),
     };
-    Own::new(settings, found)
+    OwnNode::new(settings, found)
 }
 
 fn settings() -> Settings {

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use testkit::Place;
 
-use super::Other;
+use super::OtherNode;
 
 /// How long it may take until the objects exist.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -111,12 +111,12 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
 }
 
 /// The program: its datagrams, each with the sequence number of its last message.
-pub(super) struct Bare(Vec<(Vec<u8>, u32)>);
+pub(super) struct BareProgram(Vec<(Vec<u8>, u32)>);
 
-impl Bare {
+impl BareProgram {
     /// Prepares the messages that make these nodes reachable by two tunnels, in the service's
     /// order: FDB entries, neighbours, nexthops, routes.
-    pub(super) fn new(others: &[Other], tunnels: [u32; 2]) -> Self {
+    pub(super) fn new(others: &[OtherNode], tunnels: [u32; 2]) -> Self {
         let mut all: Vec<Vec<u8>> = Vec::new();
         for step in [fdb, neighbour, nexthop, route] {
             for (family, tunnel) in tunnels.into_iter().enumerate() {
@@ -139,7 +139,7 @@ impl Bare {
             }
             datagrams.push((together.concat(), sequence));
         }
-        Bare(datagrams)
+        BareProgram(datagrams)
     }
 
     /// Sends the datagrams, and waits until the kernel has handled each.
@@ -163,7 +163,7 @@ impl Bare {
 /// AF_INET, AF_INET6.
 const FAMILIES: [u8; 2] = [2, 10];
 
-fn fdb(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
+fn fdb(other: OtherNode, family: usize, tunnel: u32) -> Vec<u8> {
     let to: IpAddr = other.underlay()[family].parse().unwrap();
     let mac = other.macs()[family];
     // AF_BRIDGE; NUD_PERMANENT; NTF_SELF; NDA_LLADDR, NDA_DST.
@@ -172,7 +172,7 @@ fn fdb(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
     message(RTM_NEWNEIGH, CREATE | REPLACE, &header.concat(), &attributes)
 }
 
-fn neighbour(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
+fn neighbour(other: OtherNode, family: usize, tunnel: u32) -> Vec<u8> {
     let mac = other.macs()[family];
     // NUD_PERMANENT; NDA_DST, NDA_LLADDR, NDA_PROTOCOL.
     let header =
@@ -182,7 +182,7 @@ fn neighbour(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
     message(RTM_NEWNEIGH, CREATE | REPLACE, &header.concat(), &attributes)
 }
 
-fn nexthop(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
+fn nexthop(other: OtherNode, family: usize, tunnel: u32) -> Vec<u8> {
     // RTNH_F_ONLINK; NHA_ID, NHA_OIF, NHA_GATEWAY.
     let header = [&[FAMILIES[family], 0, PROTOCOL, 0][..], &4_u32.to_ne_bytes()];
     let attributes = [
@@ -193,7 +193,7 @@ fn nexthop(other: Other, family: usize, tunnel: u32) -> Vec<u8> {
     message(RTM_NEWNEXTHOP, CREATE | EXCL, &header.concat(), &attributes)
 }
 
-fn route(other: Other, family: usize, _: u32) -> Vec<u8> {
+fn route(other: OtherNode, family: usize, _: u32) -> Vec<u8> {
     let prefix: ipnet::IpNet = other.prefixes()[family].parse().unwrap();
     // RTA_DST, RTA_PRIORITY, RTA_NH_ID.
     let header = [
@@ -208,11 +208,11 @@ fn route(other: Other, family: usize, _: u32) -> Vec<u8> {
     message(RTM_NEWROUTE, CREATE | EXCL, &header.concat(), &attributes)
 }
 
-fn id(other: Other, family: usize) -> u32 {
+fn id(other: OtherNode, family: usize) -> u32 {
     0x4e00_0000 + 2 * u32::from(other.name) + u32::try_from(family).unwrap()
 }
 
-fn gateway(other: Other, family: usize) -> IpAddr {
+fn gateway(other: OtherNode, family: usize) -> IpAddr {
     let prefix: ipnet::IpNet = other.prefixes()[family].parse().unwrap();
     match prefix.addr() {
         IpAddr::V6(_) => format!("fe80::{:x}", other.name).parse().unwrap(),

@@ -14,8 +14,8 @@ use testkit::{MemoryLimit, Place as _, Service, feature, wait_until};
 
 use super::super::Fabric;
 use super::super::cluster::cluster;
-use super::bare::{Bare, Ear};
-use super::{MOST, Other};
+use super::bare::{BareProgram, Ear};
+use super::{MOST, OtherNode};
 
 /// The memory that the service may use with this many nodes, in bytes: its control group allows no
 /// more. The group also counts what the kernel holds for the service. It does not count pages of
@@ -72,7 +72,7 @@ impl std::fmt::Display for Spread {
 /// A node, and a source that lists many others.
 struct Bench {
     fabric: Fabric,
-    others: Vec<Other>,
+    others: Vec<OtherNode>,
     /// Not in the virtual machine, which may have no such groups.
     memory: Option<MemoryLimit>,
     cold: Vec<Duration>,
@@ -87,7 +87,7 @@ impl Bench {
         let fabric = Fabric::for_many(name);
         Bench {
             fabric,
-            others: Other::many(extent.nodes).collect(),
+            others: OtherNode::many(extent.nodes).collect(),
             memory: (1 < extent.turns).then(|| MemoryLimit::new(MEMORY)),
             cold: Vec::new(),
             bare: Vec::new(),
@@ -142,7 +142,7 @@ impl Bench {
         });
         host.sh(NO_TUNNELS);
         // The kernel numbers the next two by the next numbers.
-        let bare = Bare::new(&self.others, indices.map(|index| index + 2));
+        let bare = BareProgram::new(&self.others, indices.map(|index| index + 2));
         sleep(SETTLE);
         let ear = self.ear();
         let own = std::process::id();
@@ -179,7 +179,7 @@ impl Bench {
     }
 
     /// Waits until another node is gone.
-    fn wait_for_end(&self, other: Other) {
+    fn wait_for_end(&self, other: OtherNode) {
         let [v4, _] = other.prefixes();
         let show = format!("ip route show {v4} proto 78");
         wait_until("it to go", || self.fabric.nodes[0].host.sh(&show).is_empty());
@@ -248,7 +248,7 @@ fn vm_a_full_list() {
     bench.starts(extent.turns);
     let changes: Vec<Duration> = (0..3 * extent.turns)
         .map(|turn| {
-            let new = Other::new(9000 + u16::try_from(turn).unwrap());
+            let new = OtherNode::new(9000 + u16::try_from(turn).unwrap());
             let longer = list.clone() + &new.entry();
             sleep(SETTLE / 4);
             let took = bench.change(|| bench.fabric.write_list(&longer));
@@ -277,7 +277,7 @@ fn vm_a_large_cluster() {
     bench.starts(extent.turns);
     let changes: Vec<Duration> = (0..3 * extent.turns)
         .map(|turn| {
-            let new = Other::new(9000 + u16::try_from(turn).unwrap());
+            let new = OtherNode::new(9000 + u16::try_from(turn).unwrap());
             let object = new.object();
             sleep(SETTLE / 4);
             let took = bench.change(|| {

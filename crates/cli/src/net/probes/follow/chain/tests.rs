@@ -38,7 +38,7 @@ fn dropped(packet: u64, function: &str, reason: &str) -> Event {
 
 /// Returns the hops as text: `<` is the way back.
 fn told(to: &str, events: &[Event]) -> Vec<String> {
-    let sent = Sent {
+    let sent = SentPacket {
         from: Some("c1"),
         mark: MARK,
         to: to.parse().unwrap(),
@@ -215,7 +215,7 @@ fn links_on_a_parent_are_followed() {
     inside.links = vec![link(2, "eth0", Some("macvlan"), Some(3))];
     let sent_by = |link: &str, to: &str| {
         let events = [marked(), sent(7), queued(7, link)];
-        let sent = Sent {
+        let sent = SentPacket {
             from: Some("c1"),
             mark: MARK,
             to: to.parse().unwrap(),

@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use kernel::nft::{Expr, Family, NftSocket, RuleInfo, TableRef, Verdict};
 use scene::Namespace;
-use scene::filter::{Family as Kind, Step, Table, Verdict as Judged};
+use scene::filter::{Family as Kind, Step, Table, Verdict as FilterVerdict};
 
 /// Files with counters: a line of names before each line of numbers, or a name in each line.
 const FILES: [&str; 3] =
@@ -126,7 +126,8 @@ fn rules(namespace: &Namespace) -> BTreeMap<Rule, u64> {
 /// Says whether a table has rules that count what they drop, and not too many rules.
 fn counts(table: &Table) -> bool {
     let rules = || table.chains.iter().flat_map(|chain| &chain.rules);
-    let is_drop = |step: &Step| matches!(step, Step::Verdict(Judged::Drop) | Step::Reject { .. });
+    let is_drop =
+        |step: &Step| matches!(step, Step::Verdict(FilterVerdict::Drop) | Step::Reject { .. });
     rules().count() <= MOST_RULES
         && rules().any(|rule| {
             rule.steps.iter().any(|step| matches!(step, Step::Counter { .. }))

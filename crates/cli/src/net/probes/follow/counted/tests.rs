@@ -65,7 +65,7 @@ fn told(counts: &Counts<'_>) -> Vec<String> {
         let rule = counts.rule.filter(|_| place.is_none()).map(|(handle, packets)| {
             (("inet foreign".to_owned(), "forward".to_owned(), handle), packets)
         });
-        Told {
+        PlaceCounts {
             place,
             namespace: chain::namespace(&scene, place).unwrap(),
             frames: frames.collect(),
@@ -74,7 +74,7 @@ fn told(counts: &Counts<'_>) -> Vec<String> {
             silent: counts.silent.iter().map(|one| one.parse().unwrap()).collect(),
         }
     });
-    let mut counted = Counted {
+    let mut counted = Tally {
         scene: &scene,
         places: places.into_iter().collect(),
         connections: vec![counts.connection],
@@ -158,7 +158,7 @@ fn a_rule_is_told_if_it_counted_all_that_ended() {
 /// `!`.
 fn misaddressed(scene: &Scene, to: &str, seen: &[(Place<'static>, &[&str])]) -> (String, bool) {
     let there = headers((OWN, PORT), (to, 80));
-    let at = |(place, links): &(Place<'static>, &[&str])| Told {
+    let at = |(place, links): &(Place<'static>, &[&str])| PlaceCounts {
         place: *place,
         namespace: chain::namespace(scene, *place).unwrap(),
         frames: links
@@ -173,7 +173,7 @@ fn misaddressed(scene: &Scene, to: &str, seen: &[(Place<'static>, &[&str])]) -> 
         silent: Vec::new(),
     };
     let places = seen.iter().map(at).collect();
-    let counted = Counted { scene, places, connections: vec![Connection::None] };
+    let counted = Tally { scene, places, connections: vec![Connection::None] };
     let flows = [flow(to)];
     let way = Way { from: Some("c1"), flows: &flows, asks_names: false };
     let (hops, end) = counted.follow(0, &way);

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 /// would hold up all pods of a node whose server is slow, and they are closed anyway.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// What waits.
+/// ADDs that wait, until the moment is over.
 #[derive(Debug)]
-pub(super) struct Patience<T> {
+pub(super) struct AddQueue<T> {
     until: Instant,
     waiting: Vec<T>,
 }
 
-impl<T> Patience<T> {
+impl<T> AddQueue<T> {
     /// The service starts.
     pub(super) fn new(now: Instant) -> Self {
-        Patience { until: now + MOMENT, waiting: Vec::new() }
+        AddQueue { until: now + MOMENT, waiting: Vec::new() }
     }
 
     /// Lets something wait until it is taken.
@@ -50,15 +50,15 @@ mod tests {
     #[test]
     fn what_waits_is_taken_at_the_end_of_the_moment_or_before() {
         let start = Instant::now();
-        let mut patience = Patience::new(start);
-        assert_eq!(patience.due(), None);
-        patience.hold(1);
-        patience.hold(2);
-        assert_eq!(patience.due(), Some(start + MOMENT));
-        assert!(patience.take(false, start).is_empty());
-        assert_eq!(patience.take(true, start), [1, 2]);
-        assert_eq!(patience.due(), None);
-        patience.hold(3);
-        assert_eq!(patience.take(false, start + MOMENT), [3]);
+        let mut queue = AddQueue::new(start);
+        assert_eq!(queue.due(), None);
+        queue.hold(1);
+        queue.hold(2);
+        assert_eq!(queue.due(), Some(start + MOMENT));
+        assert!(queue.take(false, start).is_empty());
+        assert_eq!(queue.take(true, start), [1, 2]);
+        assert_eq!(queue.due(), None);
+        queue.hold(3);
+        assert_eq!(queue.take(false, start + MOMENT), [3]);
     }
 }

@@ -16,7 +16,7 @@ use super::attached::{
     detach, detach_gone, is_living, keep_executable, listed, living, name, ours, refuse_living,
     stays,
 };
-use super::callers::{self, Dockers};
+use super::callers::{self, DockerUse};
 use super::conflist::{Conflist, Files};
 use super::folder::{Entry, Folder};
 use super::lost::lost;
@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::commands) struct Removed {
+pub(in crate::commands) struct RemovalReport {
     dir: PathBuf,
     /// Further folders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -57,15 +57,15 @@ pub(in crate::commands) struct Removed {
     pub(in crate::commands) attached_again: Vec<String>,
 }
 
-impl Removed {
+impl RemovalReport {
     fn of(places: &[Place]) -> Self {
         let mut dirs = places.iter().map(|place| place.dir.clone());
         let dir = dirs.next().unwrap_or_default();
-        Removed { dir, also_in: dirs.collect(), ..Removed::default() }
+        RemovalReport { dir, also_in: dirs.collect(), ..RemovalReport::default() }
     }
 }
 
-impl Report for Removed {
+impl Report for RemovalReport {
     fn text(&self) -> String {
         let mut text = String::new();
         let would = ["would detach", "would remove", "would put back"];
@@ -103,7 +103,7 @@ pub(crate) fn uninstall(
             return Err(failure);
         }
     };
-    let mut report = Removed { dry_run: args.dry_run, ..Removed::of(&places) };
+    let mut report = RemovalReport { dry_run: args.dry_run, ..RemovalReport::of(&places) };
     let roots = world.roots();
     let remaining = places::remaining(&places, &Runtimes::find(world), &roots);
     let executables = executables(&places, args.keep_state);
@@ -115,14 +115,14 @@ pub(crate) fn uninstall(
     if args.keep_state {
         let open = |source| Session::open(world, common, shell, source);
         if !args.force {
-            Dockers::find(&roots)?.refuse()?;
+            DockerUse::find(&roots)?.refuse()?;
             callers::refuse_hooks(&executables)?;
             refuse_living(&open(PluginSource::None)?)?;
         }
         if args.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
-        report.left.extend(Dockers::find(&roots)?.left());
+        report.left.extend(DockerUse::find(&roots)?.left());
         report.left.extend(callers::left_by_hooks(&executables));
         return give_back_only(&places, &remaining, open, report).map(|report| {
             shell.confirm(&report);
@@ -140,7 +140,7 @@ pub(crate) fn uninstall(
         callers::refuse_hooks(&executables)?;
         if !args.wait {
             refuse_services(&roots)?;
-            Dockers::find(&roots)?.refuse()?;
+            DockerUse::find(&roots)?.refuse()?;
         }
     }
     if args.wait && !args.dry_run {
@@ -176,7 +176,7 @@ pub(crate) fn uninstall(
     if args.wait && !args.force {
         wait_for_docker(&roots, shell)?;
     }
-    report.left.extend(Dockers::find(&roots)?.left());
+    report.left.extend(DockerUse::find(&roots)?.left());
     if args.wait {
         for place in &mut places {
             if let Some(installed) = &mut place.installed {
@@ -208,7 +208,7 @@ pub(crate) fn uninstall(
     let mut taken_back = Vec::new();
     for place in &places {
         if let Some(installed) = &place.installed {
-            let folder = take_back(&place.dir, installed, &remaining, &roots, &mut report)?;
+            let folder = remove_installed(&place.dir, installed, &remaining, &roots, &mut report)?;
             taken_back.push((installed, folder));
         }
     }
@@ -245,7 +245,7 @@ fn plan(
     places: &[Place],
     remaining: &[PathBuf],
     session: &Session,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
     for known in ours(session)?.0 {
         match is_living(&known) && args.wait && !args.force {
@@ -323,7 +323,7 @@ fn wait_for_services(roots: &Roots, shell: &mut Shell) {
 /// removed them.
 fn wait_for_docker(roots: &Roots, shell: &Shell) -> Result<(), Failure> {
     let mut told = String::new();
-    while let Some(name) = Dockers::find(roots)?.name() {
+    while let Some(name) = DockerUse::find(roots)?.name() {
         if name != told {
             shell.say(format_args!("waiting for the end of {name}"));
             told = name;
@@ -365,8 +365,8 @@ fn give_back_only(
     places: &[Place],
     remaining: &[PathBuf],
     session: impl Fn(PluginSource) -> Result<Session, Failure>,
-    mut report: Removed,
-) -> Result<Removed, Failure> {
+    mut report: RemovalReport,
+) -> Result<RemovalReport, Failure> {
     let attached = detach_gone(false, &session(PluginSource::WithOwn)?, &mut report)?;
     let session = session(PluginSource::None)?;
     if attached.is_some() {
@@ -400,7 +400,7 @@ fn give_back_replaced(
     dir: &Path,
     installed: &mut Manifest,
     roots: &Roots,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
     let folder = Folder::open(dir)?;
     forget(roots, &folder)?;
@@ -424,7 +424,7 @@ pub(in crate::commands) fn remove_from(
     dir: &Path,
     remaining: &[PathBuf],
     roots: &Roots,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
     match Manifest::read(dir)? {
         Some(installed) => remove(dir, &installed, remaining, roots, report),
@@ -438,19 +438,19 @@ fn remove(
     installed: &Manifest,
     remaining: &[PathBuf],
     roots: &Roots,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<(), Failure> {
-    finish(take_back(dir, installed, remaining, roots, report)?, installed, report)
+    finish(remove_installed(dir, installed, remaining, roots, report)?, installed, report)
 }
 
 /// Does that in the folder, which stays locked, and for the configuration, unless that is of folders
 /// in `remaining` too. The manifest stays.
-fn take_back(
+fn remove_installed(
     dir: &Path,
     installed: &Manifest,
     remaining: &[PathBuf],
     roots: &Roots,
-    report: &mut Removed,
+    report: &mut RemovalReport,
 ) -> Result<Folder, Failure> {
     let is_shared = places::hand_over(installed, remaining)?;
     let folder = Folder::open(dir)?;
@@ -491,7 +491,7 @@ fn take_back(
 }
 
 /// Leaves the executable in place, and says so, while runtimes call it when they delete containers.
-fn keep_called(folder: &Folder, report: &mut Removed) -> bool {
+fn keep_called(folder: &Folder, report: &mut RemovalReport) -> bool {
     let path = folder.dir().join(EXECUTABLE);
     // What a link leads to goes with its package.
     if path.is_symlink() || folder.has_kept(EXECUTABLE) || !path.exists() {
@@ -509,7 +509,7 @@ fn keep_called(folder: &Folder, report: &mut Removed) -> bool {
 }
 
 /// Removes the manifest, and the folders that were created.
-fn finish(folder: Folder, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
+fn finish(folder: Folder, installed: &Manifest, report: &mut RemovalReport) -> Result<(), Failure> {
     Manifest::remove(folder.dir())?;
     drop(folder);
     let (created, watched) = places::made(installed);
@@ -557,14 +557,14 @@ fn installations(args: &Uninstall, world: &World) -> Result<Vec<Place>, Failure>
     .hint("give the folder that was given to `install`"))
 }
 
-fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Failure> {
+fn give_back(folder: &Folder, name: &str, report: &mut RemovalReport) -> Result<(), Failure> {
     let restored = folder.give_back(name)?;
     let list = if restored { &mut report.restored } else { &mut report.removed };
     list.push(name.to_owned());
     Ok(())
 }
 
-fn leave(folder: &Folder, name: &str, report: &mut Removed) {
+fn leave(folder: &Folder, name: &str, report: &mut RemovalReport) {
     let path = folder.dir().join(name);
     let mut line = format!("{}: another program replaced our link", path.display());
     if folder.has_kept(name) {
@@ -574,7 +574,7 @@ fn leave(folder: &Folder, name: &str, report: &mut Removed) {
 }
 
 /// Removes our tables of the packet filter; reports what cannot be removed.
-fn remove_tables(session: &Session, report: &mut Removed) {
+fn remove_tables(session: &Session, report: &mut RemovalReport) {
     if !session.roots.run.exists() {
         return;
     }
@@ -590,7 +590,7 @@ fn remove_tables(session: &Session, report: &mut Removed) {
 }
 
 /// Removes our tables and our state; reports what cannot be removed.
-pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed) {
+pub(in crate::commands) fn remove_state(session: &Session, report: &mut RemovalReport) {
     let roots = &session.roots;
     remove_tables(session, report);
     for dir in [&roots.run, &roots.lib] {
