@@ -37,8 +37,8 @@ use kernel::route::RouteSocket;
 use state::Index;
 
 use self::config::Config;
-use self::connect::Recorded;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use self::connect::RecordData;
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::{attachment, forwarding, host_name, pair, readiness, rules};
@@ -63,11 +63,11 @@ pub(crate) struct Bridge;
 
 impl Kind for Bridge {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::IfNeeded;
+    const ENTER: NetnsEntry = NetnsEntry::IfNeeded;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -113,7 +113,7 @@ impl Kind for Bridge {
         found.map(drop).map_err(|error| error.with_code(code::PLUGIN_NOT_AVAILABLE))
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -125,8 +125,8 @@ impl Kind for Bridge {
         pair::unrecorded(call, index, failures)
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         failures.note("collect filter rules", rules::collect(call, index, spared));
         failures.note("remove unused bridges", bridge_link::collect(index));
         forwarding::collect(index, failures);

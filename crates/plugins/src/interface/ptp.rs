@@ -22,11 +22,11 @@ use kernel::route::RouteSocket;
 use state::Index;
 
 use self::config::Config;
-use self::connect::Recorded;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use self::connect::RecordData;
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::Leaving;
+use crate::shared::shared_object::ReleaseReason;
 use crate::shared::{claim, forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
@@ -39,11 +39,11 @@ pub(crate) struct Ptp;
 
 impl Kind for Ptp {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::IfNeeded;
+    const ENTER: NetnsEntry = NetnsEntry::IfNeeded;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let config = Config::of(call)?;
@@ -59,11 +59,11 @@ impl Kind for Ptp {
         readiness::refuse_unroutable(
             call,
             &mut host,
-            &claim::Routed { one_by_one: true, ..claim::Routed::default() },
+            &claim::ContainerRouting { one_by_one: true, ..claim::ContainerRouting::default() },
         )
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -73,15 +73,15 @@ impl Kind for Ptp {
         let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
         let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
         pair::take_down(removal, host, filter, failures);
-        forwarding::release(index, key, Leaving::of(call), failures);
+        forwarding::release(index, key, ReleaseReason::of(call), failures);
     }
 
     fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
         pair::unrecorded(call, index, failures)
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         failures.note("collect filter rules", rules::collect(call, index, spared));
         forwarding::collect(index, failures);
     }

@@ -84,7 +84,7 @@ impl Plugin for HostLocal {
         // A DEL may be missing: after a power failure there is none.
         if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
             && stale::may_be_why(source, &locked)
-            && 0 < stale::take_back(call, &locked).map_err(Failure::from)?
+            && 0 < stale::release(call, &locked).map_err(Failure::from)?
         {
             assigned = locked.allocate(&config.ranges, &requested, &owner);
         }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use state::Index;
 use wanted::{Because, Item, Place, State};
 
-use crate::engine::{self, Attached, Attaching, Kind, Picture, Removal};
+use crate::engine::{self, Addition, Attachment, Kind, Picture, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -194,7 +194,7 @@ pub fn create(
 /// # Errors
 /// Code 105.
 pub(crate) fn record_name<K: Kind>(
-    attaching: &Attaching<'_, K>,
+    attaching: &Addition<'_, K>,
     name: Option<&IfName>,
     netns: &Netns,
 ) -> Result<(), Failure> {
@@ -323,7 +323,7 @@ pub(crate) fn take_down<K: Kind>(
 pub(crate) fn wanted_ends<K: Kind>(
     host: &str,
     ours: bool,
-    attached: &Attached<'_, K>,
+    attached: &Attachment<'_, K>,
 ) -> Vec<Item> {
     let (link, of) = (|| host.to_owned(), attached.ifname.to_owned());
     let veth = State::Link { link: of.clone(), kinds: vec!["veth".to_owned()] };

@@ -12,7 +12,7 @@ use kernel::ipv6::Off;
 use kernel::remedy;
 use kernel::route::{ApplyError, Change, RouteSocket};
 
-use super::claim::{self, Routed};
+use super::claim::{self, ContainerRouting};
 use super::failure::Failure;
 use super::{advertisements, forwarding};
 use crate::ipam::{self, Families, host_local};
@@ -85,7 +85,7 @@ pub(crate) fn refuse_full(what: &str, folder: &Path) -> Result<(), Failure> {
 pub(crate) fn refuse_unroutable(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
 ) -> Result<(), Failure> {
     for set in host_local::pools(call) {
         let mut refused = Ok(());

@@ -17,7 +17,7 @@ use wanted::{Because, Item, State};
 
 use super::failure::Failure;
 use super::failures::Failures;
-use super::filter::{self, Spared, remove_own, with_firewall};
+use super::filter::{self, SparedAttachments, remove_own, with_firewall};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof, Concern::Routers];
@@ -212,7 +212,11 @@ pub fn remove(
 ///
 /// # Errors
 /// As [`remove`].
-pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<(), Failure> {
+pub fn collect(
+    call: &Call<'_>,
+    index: &Index,
+    spared: &SparedAttachments<'_>,
+) -> Result<(), Failure> {
     let mut failures = Failures::new();
     failures.note("nftables", filter::collect(call, index, CONCERNS, spared));
     let left = firewall::reference::gc_bridge(call.network().as_str(), &spared.keys());

@@ -16,7 +16,7 @@ use state::{Index, Lock};
 
 use super::config::{Config, Wanted};
 use super::driver::{AskError, Driver, Timeouts};
-use super::journal::{Found, Journal, Network, damaged, network_id};
+use super::journal::{Journal, Network, ReadOutcome, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
@@ -60,10 +60,10 @@ pub(super) fn ensure(
     given: Option<&AddResult>,
 ) -> Result<Network, Failure> {
     match journal.network()? {
-        Found::This(network) if network.made && network.wanted == config.network => {
+        ReadOutcome::This(network) if network.made && network.wanted == config.network => {
             return tell_again(call, journal, network, drivers);
         }
-        Found::This(network) => {
+        ReadOutcome::This(network) => {
             if network.made && journal.others_are_on(call.attachment())? {
                 return Err(Failure::new(
                     codes::CONFLICT,
@@ -75,7 +75,7 @@ pub(super) fn ensure(
         }
         found => {
             let words = match &found {
-                Found::Damaged(words) => words,
+                ReadOutcome::Damaged(words) => words,
                 _ => "it is not there",
             };
             // A new network would have the same ID, and if creating it failed, its removal would
@@ -86,7 +86,7 @@ pub(super) fn ensure(
                     "others are on it: remove its attachments first, or give the network another name",
                 ));
             }
-            if found != Found::Nothing {
+            if found != ReadOutcome::Nothing {
                 call.warn(format_args!(
                     "the record of the network is damaged, it is made anew: {words}"
                 ));
@@ -222,9 +222,9 @@ pub(super) fn release(
         return Ok(());
     }
     match journal.network()? {
-        Found::Nothing => Ok(()),
-        Found::This(network) => remove(call, journal, &network, timeouts),
-        Found::Damaged(words) => {
+        ReadOutcome::Nothing => Ok(()),
+        ReadOutcome::This(network) => remove(call, journal, &network, timeouts),
+        ReadOutcome::Damaged(words) => {
             call.warn(format_args!(
                 "the record of the network is damaged, its pools are not given back: {words}"
             ));

@@ -5,19 +5,22 @@ use ipnet::IpNet;
 use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
 
 use super::{Ptp, plan};
-use crate::engine::{Attached, Picture, Wants};
+use crate::engine::{Attachment, Picture, Wants};
 use crate::shared::failure::Failure;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 impl Wants for Ptp {
     /// The host's end has the attachment's mark.
-    type Observed = bool;
+    type Observation = bool;
 
-    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<bool, Failure> {
+    fn observe(
+        attached: &Attachment<'_, Self>,
+        picture: &mut Picture<'_>,
+    ) -> Result<bool, Failure> {
         pair::is_marked(picture, &host_end(attached), attached.key)
     }
 
-    fn wanted(attached: &Attached<'_, Self>, marked: &bool) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, marked: &bool) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
@@ -51,7 +54,7 @@ impl Wants for Ptp {
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
 /// result: plugins later in the chain add theirs after it.
-fn host_end(attached: &Attached<'_, Ptp>) -> String {
+fn host_end(attached: &Attachment<'_, Ptp>) -> String {
     let recorded = attached.recorded.map(|recorded| recorded.host_ifname.clone());
     let reported = || {
         let mut links = attached.result.interfaces.iter();
@@ -60,7 +63,7 @@ fn host_end(attached: &Attached<'_, Ptp>) -> String {
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-fn container_side(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpConfig]) {
+fn container_side(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, ips: &[IpConfig]) {
     let link = || attached.ifname.to_owned();
     let reported = attached.result.container_interface(attached.ifname);
     if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
@@ -115,7 +118,7 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
 
 /// The masquerade. The reference's plugin has rules of its own for it, so ours are no difference where
 /// it attached the container: it neither recorded it nor marked the pair.
-fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[IpConfig]) {
+fn filter(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, host: &str, ips: &[IpConfig]) {
     let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let network = attached.key.network.as_str();
@@ -130,7 +133,7 @@ mod tests {
     use expect_test::expect;
 
     use super::super::config::Config;
-    use super::super::connect::Recorded;
+    use super::super::connect::RecordData;
     use super::*;
     use crate::engine::sample;
     use crate::shared::rules::MasqueradeBackend;
@@ -149,14 +152,14 @@ mod tests {
             &["0.0.0.0/0", "::/0"],
         );
         let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
-        let recorded = Recorded {
+        let recorded = RecordData {
             host_ifname: "veth1".to_owned(),
             filter: rules::masquerade(config.masquerade, "n", "veth1", &ips),
             ips,
             claims: vec!["claim".to_owned()],
         };
         let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
-        let attached = Attached::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
+        let attached = Attachment::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
         let wanted = Ptp::wanted(&attached, &true);
         expect![[r#"
             container: interface "eth0" (veth) (ADD created it)

@@ -56,7 +56,7 @@ pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
 ///
 /// # Errors
 /// [`StoreError::Folder`] when the folder cannot be read.
-pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, StoreError> {
+pub(super) fn release(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, StoreError> {
     let all = locked.origins()?;
     let census = Census::new();
     let mut stale = stale(&all, origin(call).as_ref(), &|noted| census.life(noted), &|noted| {

@@ -52,7 +52,7 @@ impl Daemon {
         node: &Node,
         mut but: impl FnMut(&Request) -> Option<Reply> + Send + 'static,
     ) -> Self {
-        let given = Given(node.dir("ipam"));
+        let given = AssignedAddresses(node.dir("ipam"));
         for request in left(node) {
             given.answer(&request);
         }
@@ -87,9 +87,9 @@ impl Daemon {
 }
 
 /// The assigned addresses.
-pub(crate) struct Given(pub(crate) PathBuf);
+pub(crate) struct AssignedAddresses(pub(crate) PathBuf);
 
-impl Given {
+impl AssignedAddresses {
     pub(crate) fn answer(&self, request: &Request) -> Answer {
         match request {
             Request::Assign(Assign { network, owner, wanted }) => {

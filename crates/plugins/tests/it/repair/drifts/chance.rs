@@ -60,7 +60,7 @@ const OTHER_WORDS: [(&str, &str, &str); 3] = [
 ];
 
 /// What differs: the plugin, and its words.
-type Told = Vec<(String, String)>;
+type Differences = Vec<(String, String)>;
 
 /// An attachment as a runtime has it.
 struct Life {
@@ -70,14 +70,14 @@ struct Life {
 }
 
 /// The reports of the three about one damage.
-struct Said {
-    check: Told,
-    dry_run: Told,
+struct Reports {
+    check: Differences,
+    dry_run: Differences,
     /// How often the first two were called.
     asked: usize,
     repairs: Repairs,
     /// CHECK's report after the repair.
-    after: Told,
+    after: Differences,
 }
 
 /// The outcome for one attachment.
@@ -110,7 +110,7 @@ impl Life {
     }
 
     /// Calls all three, on the host.
-    fn ask(&self) -> Said {
+    fn ask(&self) -> Reports {
         let (mut check, mut dry_run) = (self.check(), self.dry_run());
         let mut asked = 1;
         while check != dry_run && asked < TRIES {
@@ -119,24 +119,24 @@ impl Life {
         }
         let repairs = self.runtime.repair_list(&self.list, &self.attachment, None);
         let repairs = repairs.unwrap_or_else(|error| panic!("{error}"));
-        Said { check, dry_run, asked, repairs, after: self.check() }
+        Reports { check, dry_run, asked, repairs, after: self.check() }
     }
 
-    fn check(&self) -> Told {
+    fn check(&self) -> Differences {
         match self.runtime.check_whole_list(&self.list, &self.attachment, None) {
-            Ok(()) => Told::new(),
-            Err(CheckError::Plugin { first, others }) => told(iter::once(&first).chain(&others)),
+            Ok(()) => Differences::new(),
+            Err(CheckError::Plugin { first, others }) => reports(iter::once(&first).chain(&others)),
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn dry_run(&self) -> Told {
+    fn dry_run(&self) -> Differences {
         let found = self.runtime.survey_list(&self.list, &self.attachment, None);
-        told(&found.unwrap_or_else(|error| panic!("{error}")).left)
+        reports(&found.unwrap_or_else(|error| panic!("{error}")).left)
     }
 }
 
-fn told<'f>(failures: impl IntoIterator<Item = &'f PluginFailure>) -> Told {
+fn reports<'f>(failures: impl IntoIterator<Item = &'f PluginFailure>) -> Differences {
     let failures = failures.into_iter();
     failures.map(|failure| (failure.plugin_type.clone(), failure.error.to_string())).collect()
 }
@@ -164,8 +164,8 @@ fn is_named(plugin: &str, said: &str, repairs: &Repairs) -> bool {
 }
 
 /// Returns what is wrong with the reports about a damage for which CHECK must say these words.
-fn problems(words: &str, said: &Said) -> Vec<String> {
-    let Said { check, dry_run, repairs, after, .. } = said;
+fn problems(words: &str, said: &Reports) -> Vec<String> {
+    let Reports { check, dry_run, repairs, after, .. } = said;
     let mut problems = Vec::new();
     if check != dry_run {
         problems.push(format!("CHECK says {check:#?}, the dry run {dry_run:#?}"));
@@ -182,7 +182,7 @@ fn problems(words: &str, said: &Said) -> Vec<String> {
         Some(_) => {}
     }
     if !repairs.left.is_empty() {
-        problems.push(format!("the repair leaves {:#?}", told(&repairs.left)));
+        problems.push(format!("the repair leaves {:#?}", reports(&repairs.left)));
     }
     if !after.is_empty() {
         problems.push(format!("after the repair CHECK says {after:#?}"));
