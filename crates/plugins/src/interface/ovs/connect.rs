@@ -7,7 +7,7 @@ use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Uuid, Value, WaitCondition};
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, PortKind};
@@ -172,7 +172,7 @@ fn plan(
     let bridge = || vec![Condition::equals("name", config.bridge.as_str())];
     if seen.datapath.is_some() {
         let row = [Row::new().with("name", config.bridge.as_str())];
-        wanted.assume(Bridge::TABLE, bridge(), &["name"], Until::Equal, &row);
+        wanted.assume(Bridge::TABLE, bridge(), &["name"], WaitCondition::Equal, &row);
     }
     remove_ports(&mut wanted, &seen.stale);
     let interface = rows::write_port(&mut wanted, config, owner, name, Some(mac));
@@ -184,7 +184,7 @@ fn plan(
                 // The last port of the network may leave meanwhile, and remove them.
                 let row = [Row::new().with("name", tunnel_name.as_str())];
                 let found = vec![Condition::equals("name", tunnel_name.as_str())];
-                wanted.assume(Port::TABLE, found, &["name"], Until::Equal, &row);
+                wanted.assume(Port::TABLE, found, &["name"], WaitCondition::Equal, &row);
                 continue;
             }
             let as_name = format!("tunnel{number}");

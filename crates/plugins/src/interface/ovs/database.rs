@@ -7,8 +7,8 @@ use cni::code;
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
 use ovsdb::{
-    Client, Condition, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError,
-    Remote, Row, Select, Transaction, Uuid,
+    Client, Condition, Event, Handle, Limits, MonitorRequest, MonitorSelect, Mutation, Outcome,
+    OvsdbError, Remote, Row, Transaction, Uuid,
 };
 
 use crate::shared::failure::Failure;
@@ -157,7 +157,7 @@ impl Switch {
         if self.listens {
             return Ok(());
         }
-        let select = Select::CHANGES;
+        let select = MonitorSelect::CHANGES;
         let requests = [
             MonitorRequest { table: "Interface", columns: &["name", "ofport", "error"], select },
             MonitorRequest { table: "Open_vSwitch", columns: &["cur_cfg"], select },

@@ -3,7 +3,7 @@
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Uuid, Value, WaitCondition};
 use state::Index;
 
 use super::config::Config;
@@ -207,7 +207,7 @@ fn plan(key: &AttachmentKey, found: &AttachmentRows) -> (Transaction, NumberHand
     if let Some((bridge, ports)) = &found.bridge {
         let as_read = [Row::new().with("ports", Value::set(ports.iter()))];
         let this = vec![Condition::is(bridge)];
-        plan.assume(Bridge::TABLE, this, &["ports"], Until::Equal, &as_read);
+        plan.assume(Bridge::TABLE, this, &["ports"], WaitCondition::Equal, &as_read);
     } else if !found.tunnels.is_empty() {
         let names = found.ports.iter().map(|port| Row::new().with("name", port.name.as_str()));
         let names: Vec<Row> = names.collect();
@@ -215,7 +215,7 @@ fn plan(key: &AttachmentKey, found: &AttachmentRows) -> (Transaction, NumberHand
             has_id(ids::NETWORK, key.network.as_str()),
             has_id(ids::BRIDGE, &found.bridge_name),
         ];
-        plan.assume(Port::TABLE, of_network, &["name"], Until::Equal, &names);
+        plan.assume(Port::TABLE, of_network, &["name"], WaitCondition::Equal, &names);
     }
     mirrors::remove_unused(&mut plan, &found.made_mirrors, mirrors::USES, &going);
     remove_ports(&mut plan, &own);
