@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::lab::Lab;
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 
 /// How many members a cluster has.
 const MEMBERS: u16 = 3;
@@ -47,7 +47,7 @@ pub struct Etcd<'lab> {
     dir: PathBuf,
     /// The address for clients.
     host: String,
-    members: Vec<Option<Running>>,
+    members: Vec<Option<RunningProgram>>,
     is_secure: bool,
 }
 

@@ -7,7 +7,7 @@ use ::firewall::firewalld::{Firewalld, TIMEOUT};
 use serde_json::{Value, json};
 use state::Index;
 use testkit::traffic;
-use testkit::{Container, Lab, Place, Running, Snapshot};
+use testkit::{Container, Lab, Place, RunningProgram, Snapshot};
 
 use super::{Host, server};
 use crate::support::Node;
@@ -28,8 +28,8 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 struct FirewalldHost {
     host: Host,
     socket: &'static str,
-    daemon: Option<Running>,
-    _bus: Running,
+    daemon: Option<RunningProgram>,
+    _bus: RunningProgram,
 }
 
 impl FirewalldHost {
