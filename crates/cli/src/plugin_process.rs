@@ -11,7 +11,7 @@ use cni::{Command, Error, code};
 use cni_invoke::{
     Exec, Executor, InvokeError, Mixed, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
 };
-use cni_plugin::{Context, Plugin, Serve, answer};
+use cni_plugin::{Context, Plugin, ProcessIo, answer};
 use kernel::linger;
 use kernel::stdout::Stdout;
 use plugins::Builtins;
@@ -27,7 +27,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let roots = world::roots(&environment);
     let (mut stdout, mut stderr) = (Stdout, io::stderr());
-    let mut world = Serve {
+    let mut world = ProcessIo {
         environment,
         stdin: &mut io::empty(),
         stdout: &mut stdout,
@@ -92,7 +92,7 @@ pub(crate) fn refuse(program: &OsStr) -> ExitCode {
     let error = error.with_details(format!("the plugins it holds are: {}", names.join(", ")));
     let output = Output { stdout: error.to_json(), stderr: Vec::new(), status: Status::Exit(1) };
     let (mut stdout, mut stderr) = (Stdout, io::stderr());
-    Serve {
+    ProcessIo {
         environment: Vec::new(),
         stdin: &mut io::empty(),
         stdout: &mut stdout,

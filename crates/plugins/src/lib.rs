@@ -158,7 +158,7 @@ mod tests {
             tell("aliases", !aliases.is_empty(), aliases);
             tell("reads", !capabilities.is_empty(), capabilities);
             tell("only for", sole_capability.is_some(), &sole_capability.unwrap_or_default());
-            tell("routed", *routed != cni_plugin::Routed::Never, routed);
+            tell("routed", *routed != cni_plugin::HostRouting::Never, routed);
             tell("inner", inner.is_some(), inner);
             tell("alone", plugin.info().succeeds_alone, &true);
             tell("over the link", plugin.info().over_the_link, &true);

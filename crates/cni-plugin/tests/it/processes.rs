@@ -19,11 +19,11 @@ use crate::herald::Herald;
 
 /// Holds [`Herald`].
 #[derive(Debug)]
-struct Own {
+struct OwnPlugins {
     roots: Roots,
 }
 
-impl Builtin for Own {
+impl Builtin for OwnPlugins {
     fn call(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ fn both_ways(env: impl Fn(&mut CallEnv), stdin: &str) -> (Answer, Answer) {
     let call = |target: PathBuf| {
         let world = World::new();
         symlink(target, world.bin().join("herald")).unwrap();
-        let own = Own { roots: world.roots.clone() };
+        let own = OwnPlugins { roots: world.roots.clone() };
         let executor = Mixed::new(own, World::exec()).unwrap();
         let mut environment = world.env("ADD");
         env(&mut environment);

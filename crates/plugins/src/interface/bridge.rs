@@ -32,7 +32,7 @@ mod vrf;
 mod wanted;
 
 use cni::{AddResult, AttachmentKey, code};
-use cni_plugin::{Call, Info, Role, Routed};
+use cni_plugin::{Call, HostRouting, Info, Role};
 use kernel::route::RouteSocket;
 use state::Index;
 
@@ -47,7 +47,7 @@ use crate::shared::{attachment, forwarding, host_name, pair, readiness, rules};
 pub const INFO: Info = Info::new("bridge")
     .role(Role::Interface)
     .capabilities(&["mac", "hostIfname"])
-    .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
+    .routed(HostRouting::IfSet(&["isGateway", "isDefaultGateway"]));
 
 pub(crate) use self::bridge_link::{delete_ownerless, is_known, is_marked};
 pub(crate) use self::gateway::{ConfiguredGateways, refuse_others};

@@ -17,7 +17,7 @@ mod plan;
 mod wanted;
 
 use cni::{AddResult, AttachmentKey};
-use cni_plugin::{Call, Info, Role, Routed};
+use cni_plugin::{Call, HostRouting, Info, Role};
 use kernel::route::RouteSocket;
 use state::Index;
 
@@ -30,8 +30,10 @@ use crate::shared::shared_object::ReleaseReason;
 use crate::shared::{claim, forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
-pub const INFO: Info =
-    Info::new("ptp").role(Role::Interface).capabilities(&["hostIfname"]).routed(Routed::Always);
+pub const INFO: Info = Info::new("ptp")
+    .role(Role::Interface)
+    .capabilities(&["hostIfname"])
+    .routed(HostRouting::Always);
 
 /// Attachments of `ptp`.
 #[derive(Debug)]
