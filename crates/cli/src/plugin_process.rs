@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cni::{Command, Error, code};
 use cni_invoke::{
-    Exec, Executor, InvokeError, Mixed, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
+    Exec, Executor, InvokeError, MixedExecutor, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
 };
 use cni_plugin::{Context, Plugin, ProcessIo, answer};
 use kernel::linger;
@@ -109,7 +109,7 @@ pub(crate) fn refuse(program: &OsStr) -> ExitCode {
 struct OnDemand {
     builtins: Builtins,
     environment: Vec<(OsString, OsString)>,
-    mixed: OnceLock<Mixed<Builtins>>,
+    mixed: OnceLock<MixedExecutor<Builtins>>,
 }
 
 impl Executor for OnDemand {
@@ -131,9 +131,12 @@ impl Executor for OnDemand {
 
 /// Creates an executor that knows this executable; without procfs, one that starts a process for
 /// every call.
-pub(crate) fn mixed(builtins: &Builtins, environment: &[(OsString, OsString)]) -> Mixed<Builtins> {
+pub(crate) fn mixed(
+    builtins: &Builtins,
+    environment: &[(OsString, OsString)],
+) -> MixedExecutor<Builtins> {
     let exec =
         Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
-    Mixed::new(builtins.clone(), exec.clone())
-        .unwrap_or_else(|_| Mixed::always_exec(builtins.clone(), exec))
+    MixedExecutor::new(builtins.clone(), exec.clone())
+        .unwrap_or_else(|_| MixedExecutor::always_exec(builtins.clone(), exec))
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use cni::{AddResult, CallEnv, Command};
-use cni_invoke::{Builtin, Executor, Mixed, Output, Request};
+use cni_invoke::{Builtin, Executor, MixedExecutor, Output, Request};
 use netwright_cni_plugin::{Context, respond};
 use serde_json::{Value, json};
 use state::Roots;
@@ -68,7 +68,7 @@ fn both_ways(env: impl Fn(&mut CallEnv), stdin: &str) -> (Answer, Answer) {
         let world = World::new();
         symlink(target, world.bin().join("herald")).unwrap();
         let own = OwnPlugins { roots: world.roots.clone() };
-        let executor = Mixed::new(own, World::exec()).unwrap();
+        let executor = MixedExecutor::new(own, World::exec()).unwrap();
         let mut environment = world.env("ADD");
         env(&mut environment);
         world.respond_with(&executor, None, &caller(), &environment, &mut Cursor::new(stdin))

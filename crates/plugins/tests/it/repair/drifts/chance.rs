@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use cni::NetworkList;
-use cni_invoke::{Exec, Mixed};
+use cni_invoke::{Exec, MixedExecutor};
 use cni_runtime::{Attachment, Cache, CheckError, PluginFailure, Repairs, Runtime};
 use plugins::Builtins;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ impl Life {
         let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": plugins });
         let list = NetworkList::parse(&serde_json::to_vec(&list).unwrap()).unwrap();
         let builtins = Builtins { roots: node.roots.clone(), build: BUILD };
-        let mixed = Mixed::new(builtins, Exec::new(std::env::vars_os())).unwrap();
+        let mixed = MixedExecutor::new(builtins, Exec::new(std::env::vars_os())).unwrap();
         let cache = Cache::new(node.dir("cache")).volatile();
         let runtime = Runtime::new([node.bin()], Arc::new(mixed)).with_cache(cache);
         let (id, ifname) = (container.name().parse().unwrap(), "eth0".parse().unwrap());
