@@ -277,7 +277,7 @@ pub struct Route {
     /// What becomes of the packets, if they are dropped. Then the route leads to no link, and `link`
     /// is the interface that it came with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drops: Option<cni::Dropping>,
+    pub drops: Option<cni::DropKind>,
 }
 
 impl Route {

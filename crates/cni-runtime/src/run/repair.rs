@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cni::{AddResult, Command, Error, IfName, NetworkList, PluginConfig, Repaired, Version};
+use cni::{AddResult, Command, Error, IfName, NetworkList, PluginConfig, RepairReport, Version};
 use ipnet::IpNet;
 
 use super::{Answer, ChainResult, Subject, has_verb, to_raw};
@@ -145,7 +145,7 @@ impl Runtime<'_> {
         };
         let mut ask = |plugin: &PluginConfig| match self.call(plugin, subject, deadline) {
             Ok(Answer::Said { stdout, .. } | Answer::SaidUnknown { stdout }) => {
-                let lines = Repaired::parse(&stdout).lines.into_iter();
+                let lines = RepairReport::parse(&stdout).lines.into_iter();
                 let lines = lines.map(|line| (plugin.plugin_type.clone(), line));
                 repairs.put_back.extend(lines);
                 None

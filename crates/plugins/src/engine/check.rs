@@ -5,7 +5,7 @@
 //! created again is another place for claims. A sound attachment costs one round, which is CHECK;
 //! that of a chained plugin is not even locked.
 
-use cni::{AddResult, Differs};
+use cni::{AddResult, ItemDrift};
 use cni_plugin::{Call, Delegate, Outcome, codes};
 use state::Index;
 use wanted::{Item, Place, State, Wanted};
@@ -281,9 +281,9 @@ impl Observation {
     }
 
     /// Lists what CHECK reports, each by itself, with what was wanted.
-    fn differences(&self) -> Vec<Differs> {
+    fn differences(&self) -> Vec<ItemDrift> {
         let told = self.found.iter().filter(|difference| !difference.quiet);
-        told.map(|difference| Differs {
+        told.map(|difference| ItemDrift {
             what: difference.text.clone(),
             remedy: difference.remedy.clone(),
             item: difference

@@ -1,12 +1,12 @@
 //! Maps the differences from what a plugin wants to the items of a scene.
 
-use cni::Differs;
+use cni::ItemDrift;
 use ipnet::IpNet;
 use scene::{Item, ItemKind};
 use wanted::{Item as Wanted, Place, State};
 
 /// Maps one difference. A state that is not known here has no kind, and may break anything.
-pub(super) fn item(differs: &Differs) -> Item {
+pub(super) fn item(differs: &ItemDrift) -> Item {
     let what = differs.what.clone();
     let wanted = differs.item.clone().and_then(|item| serde_json::from_value::<Wanted>(item).ok());
     let Some(wanted) = wanted else { return Item { what, ..Item::default() } };
@@ -95,7 +95,7 @@ mod tests {
 
     fn of(wanted: &Wanted) -> Item {
         let item = Some(serde_json::to_value(wanted).unwrap());
-        super::item(&Differs { what: "it differs".to_owned(), remedy: String::new(), item })
+        super::item(&ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item })
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_of_no_kind() {
         let item = Some(serde_json::json!({ "place": "host", "state": "telepathy" }));
-        let differs = Differs { what: "it differs".to_owned(), remedy: String::new(), item };
+        let differs = ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item };
         let expected = Item { what: "it differs".to_owned(), ..Item::default() };
         assert_eq!(super::item(&differs), expected);
     }

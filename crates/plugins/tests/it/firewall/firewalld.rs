@@ -302,7 +302,7 @@ fn a_reload_keeps_isolation_and_is_repaired() {
         traffic::assert_no_tcp(&c2, "10.1.0.2:80");
         traffic::assert_no_tcp(&c1, "198.51.100.2:80");
         for (container, prev) in [(&c1, &prev), (&c2, &prev2)] {
-            let repaired = cni::Repaired::parse(&repair(container, prev).output.stdout);
+            let repaired = cni::RepairReport::parse(&repair(container, prev).output.stdout);
             assert!(repaired.lines[0].contains("in trusted zone"), "{damage}: {repaired:?}");
         }
         traffic::assert_no_tcp(&c2, "10.1.0.2:80");
