@@ -6,7 +6,7 @@ use std::path::Path;
 use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
 use kernel::living::{Census, Life, Noted, Sign};
 use serde::Serialize;
-use state::{Damaged, Index, Record, Roots};
+use state::{DamagedFile, Index, Record, Roots};
 
 use crate::cache::{CacheError, CachedAttachment, SkippedFile};
 use crate::runtime::PluginChoice;
@@ -105,8 +105,8 @@ pub struct Inventory {
     /// Files that were skipped, one line each.
     pub notices: Vec<String>,
     /// Damaged records of our plugins that are of none of the attachments, as far as can be seen
-    /// ([`state::Read::nameless`]): a container may be attached by each.
-    pub nameless: Vec<Damaged>,
+    /// ([`state::ReadOutcome::nameless`]): a container may be attached by each.
+    pub nameless: Vec<DamagedFile>,
 }
 
 /// What was removed of an attachment.

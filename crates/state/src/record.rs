@@ -183,16 +183,16 @@ pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted>
 
 /// A file that could not be understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedFile {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl Damaged {
+impl DamagedFile {
     pub(crate) fn new(path: impl Into<PathBuf>, reason: impl fmt::Display) -> Self {
-        Damaged { path: path.into(), reason: reason.to_string() }
+        DamagedFile { path: path.into(), reason: reason.to_string() }
     }
 
     /// Describes an error and its sources as the reason.
@@ -203,11 +203,11 @@ impl Damaged {
             reason = format!("{reason}: {}", cni::json::plain(&source.to_string()));
             next = source.source();
         }
-        Damaged { path: path.into(), reason }
+        DamagedFile { path: path.into(), reason }
     }
 }
 
-impl fmt::Display for Damaged {
+impl fmt::Display for DamagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ignored {:?}: {}", self.path, self.reason)
     }
@@ -215,19 +215,19 @@ impl fmt::Display for Damaged {
 
 /// What could be read, and what could not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Read<T> {
+pub struct ReadOutcome<T> {
     /// What could be read.
     pub found: T,
     /// The files that were skipped. They should be reported, but nothing has to stop.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedFile>,
 }
 
-impl<T> Read<T> {
+impl<T> ReadOutcome<T> {
     pub(crate) fn whole(found: T) -> Self {
-        Read { found, damaged: Vec::new() }
+        ReadOutcome { found, damaged: Vec::new() }
     }
 
-    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Read<U> {
-        Read { found: change(self.found), damaged: self.damaged }
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> ReadOutcome<U> {
+        ReadOutcome { found: change(self.found), damaged: self.damaged }
     }
 }

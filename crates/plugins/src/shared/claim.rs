@@ -26,7 +26,7 @@ use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use state::{Claimed, Index, Read, Record};
+use state::{ClaimOutcome, Index, ReadOutcome, Record};
 use wanted::{Because, Item, State};
 
 pub use place::{Place, Segment, SegmentLinks, follow, vlan_link};
@@ -91,8 +91,8 @@ fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> R
     let object = place.object(address);
     for _ in 0..TRIES {
         let holders = match index.claim(&object, key)? {
-            Claimed::Own => return Ok(()),
-            Claimed::By(holders) => holders,
+            ClaimOutcome::Own => return Ok(()),
+            ClaimOutcome::By(holders) => holders,
         };
         let living = living(index, &holders);
         if let Some(other) = living.first()
@@ -249,7 +249,7 @@ pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Fa
         }
         _ if holders.is_empty() => {
             let claimed = index.claim(object, key)?;
-            claimed == Claimed::Own
+            claimed == ClaimOutcome::Own
         }
         _ => join(index, object, key, &holders, &living)?,
     };
@@ -324,7 +324,7 @@ pub fn release(
     let objects = match objects {
         Some(objects) => objects,
         None => {
-            let Read { found: own, damaged } = index.claims_of(&hash);
+            let ReadOutcome { found: own, damaged } = index.claims_of(&hash);
             for one in damaged {
                 let unread = Failure::new(codes::STATE, format!("cannot read {one}"));
                 failures.note("release addresses", Err::<(), _>(unread));

@@ -9,7 +9,7 @@ use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{LOCK, Recorded};
-use state::{Damaged, Index, Lock};
+use state::{DamagedFile, Index, Lock};
 
 use super::NAME;
 use super::ends::Ends;
@@ -171,7 +171,7 @@ fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
 fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Failure> {
     let records = index.list();
     let hash = without.map(AttachmentKey::hash);
-    let goes = |damaged: &Damaged| hash.is_some() && damaged.hash() == hash.as_deref();
+    let goes = |damaged: &DamagedFile| hash.is_some() && damaged.hash() == hash.as_deref();
     let mut damaged = records.damaged.iter().filter(|damaged| damaged.may_be_of(NAME));
     if let Some(damaged) = damaged.find(|damaged| !goes(damaged)) {
         return Err(Failure::new(codes::STATE, damaged.to_string())
