@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
-use kernel::living::{Census, Life, Noted, Sign};
+use kernel::living::{Census, Life, NetnsNote, Sign};
 use serde::Serialize;
 use state::{DamagedFile, Index, Record, Roots};
 
@@ -390,7 +390,7 @@ impl WrittenRecords<'_> {
         })
     }
 
-    /// Returns the PID namespace in which the runtime's record was made, as in [`Noted::pid_ns`].
+    /// Returns the PID namespace in which the runtime's record was made, as in [`NetnsNote::pid_ns`].
     fn pid_ns(&self) -> Option<u64> {
         self.cached?.attachment.pid_ns
     }
@@ -401,7 +401,7 @@ impl WrittenRecords<'_> {
 
     /// Says what became of a namespace. If only its path was recorded, it lives only if the
     /// interface is in it: the path may lead to another namespace by now.
-    fn life(&self, noted: &Noted, census: &Census) -> Life {
+    fn life(&self, noted: &NetnsNote, census: &Census) -> Life {
         match census.life(noted) {
             Life::Living if noted.id.is_none() && !self.is_at(&noted.path) => Life::Unknown,
             life => life,
@@ -423,7 +423,8 @@ impl WrittenRecords<'_> {
             found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         };
         let passages = roots.run.join(state::PASSAGES);
-        let passed = |noted: &Noted| noted.path.starts_with(&passages) && is_absent(&noted.path);
+        let passed =
+            |noted: &NetnsNote| noted.path.starts_with(&passages) && is_absent(&noted.path);
         let noted = self.noted();
         let copies = roots.run.join(DOCKERS_COPIES);
         let file = format!("{}.json", self.key.container_id);
@@ -436,7 +437,7 @@ impl WrittenRecords<'_> {
     }
 
     /// Returns everything that identifies the container's namespace.
-    fn noted(&self) -> Vec<Noted> {
+    fn noted(&self) -> Vec<NetnsNote> {
         let mut all = state::noted_in(self.records);
         let cached = self.cached.map(|cached| Path::new(&cached.attachment.netns));
         if let Some(path) = cached.filter(|path| !path.as_os_str().is_empty())
@@ -445,7 +446,7 @@ impl WrittenRecords<'_> {
             // What a plugin recorded under another path applies to this namespace too.
             let like = all.iter().find(|noted| noted.id.is_some()).cloned().unwrap_or_default();
             let passage = state::is_passage(path);
-            all.push(Noted { path: path.to_owned(), passage, ..like });
+            all.push(NetnsNote { path: path.to_owned(), passage, ..like });
         }
         all
     }

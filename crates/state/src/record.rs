@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use cni::AttachmentKey;
-use kernel::living::{self, Noted};
+use kernel::living::{self, NetnsNote};
 use kernel::netns::{Netns, NetnsId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,13 +132,13 @@ impl Record {
 
     /// Returns what identifies the container's namespace; `None` when that was not recorded.
     #[must_use]
-    pub fn noted(&self) -> Option<Noted> {
+    pub fn noted(&self) -> Option<NetnsNote> {
         let path = self.netns.clone().unwrap_or_default();
         let id = self.netns_id.map(NetnsId::from);
         let is_noted = id.is_some() || !path.as_os_str().is_empty();
         let (cookie, sight, pid_ns) = (self.netns_cookie, self.netns_sight, self.pid_ns);
         let passage = is_passage(&path);
-        is_noted.then_some(Noted { path, id, cookie, pid_ns, sight, passage })
+        is_noted.then_some(NetnsNote { path, id, cookie, pid_ns, sight, passage })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -166,11 +166,11 @@ impl Record {
 /// Returns what the records of one attachment say about its container's namespace. Plugins may have
 /// recorded different ones if an ADD came before the DEL of its predecessor. A plugin that did not
 /// enter the namespace left its cookie to the others.
-pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted> {
-    let mut all: Vec<Noted> = records.into_iter().filter_map(Record::noted).collect();
+pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<NetnsNote> {
+    let mut all: Vec<NetnsNote> = records.into_iter().filter_map(Record::noted).collect();
     for at in 0..all.len() {
         if all[at].cookie.is_none() {
-            let told = |one: &&Noted| one.id == all[at].id && one.cookie.is_some();
+            let told = |one: &&NetnsNote| one.id == all[at].id && one.cookie.is_some();
             if let Some((cookie, sight)) = all.iter().find(told).map(|one| (one.cookie, one.sight))
             {
                 (all[at].cookie, all[at].sight) = (cookie, sight);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use cni::AttachmentKey;
-use kernel::living::{Census, Life, Noted};
+use kernel::living::{Census, Life, NetnsNote};
 use kernel::route::RouteSocket;
 use ovsdb::vswitch::{DATABASE, Interface, Port, TypedRow as _};
 use ovsdb::{Client, Condition, Limits, Remote, Transaction, Uuid, Value, WaitCondition};
@@ -88,6 +88,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
 /// record tells, since the database has only the path.
 fn is_gone(index: &Index, census: &Census, key: &AttachmentKey, netns: &str) -> bool {
     let recorded = index.get(key, NAME).found.and_then(|record| record.noted());
-    let noted = recorded.unwrap_or_else(|| Noted { path: netns.into(), ..Noted::default() });
+    let noted =
+        recorded.unwrap_or_else(|| NetnsNote { path: netns.into(), ..NetnsNote::default() });
     census.life(&noted) == Life::Gone
 }

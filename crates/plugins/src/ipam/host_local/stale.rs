@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use cni_plugin::Call;
 use ipam::{Holder, Locked, Origin, Owner, RangeSets, Reservation, SetError, StoreError};
-use kernel::living::{Census, Life, Noted, own_pid_ns};
+use kernel::living::{Census, Life, NetnsNote, own_pid_ns};
 use kernel::netns::NetnsId;
 
 use crate::shared::pair;
@@ -187,13 +187,13 @@ pub(super) fn again(sets: &RangeSets, requested: &[IpAddr], own: &[IpAddr]) -> V
     wanted
 }
 
-fn noted(origin: &Origin) -> Noted {
+fn noted(origin: &Origin) -> NetnsNote {
     let id = NetnsId { dev: origin.dev, ino: origin.ino };
     let (cookie, pid_ns, sight) = (origin.cookie, origin.pid_ns, origin.sight);
     // A reservation outlives a restart of the machine, and the container does not.
     let passage =
         state::is_passage(&origin.path) && state::boot_id().is_ok_and(|boot| boot == origin.boot);
-    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
+    NetnsNote { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
 }
 
 /// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether
@@ -201,8 +201,8 @@ fn noted(origin: &Origin) -> Noted {
 fn stale(
     all: &[(Reservation, Origin)],
     asking: Option<&Origin>,
-    life: &dyn Fn(&Noted) -> Life,
-    at_path: &dyn Fn(&Noted) -> bool,
+    life: &dyn Fn(&NetnsNote) -> Life,
+    at_path: &dyn Fn(&NetnsNote) -> bool,
 ) -> Vec<Reservation> {
     // A namespace to which its recorded path leads exists, and has that number now.
     let (present, absent): (Vec<_>, Vec<_>) =
@@ -269,7 +269,7 @@ mod tests {
         };
         let all: Vec<_> = all.iter().copied().map(made).collect();
         let asking = asking.map(|(ino, cookie)| made(("new", ino, cookie)).1);
-        let leads = |noted: &Noted| at_path.iter().any(|id| noted.path.ends_with(id));
+        let leads = |noted: &NetnsNote| at_path.iter().any(|id| noted.path.ends_with(id));
         let stale = stale(&all, asking.as_ref(), &|_| life, &leads);
         stale.iter().map(|one| container_of(&one.holder).to_owned()).collect::<Vec<_>>().join(" ")
     }
