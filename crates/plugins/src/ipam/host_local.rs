@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipam::{
-    AllocateError, Collected, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError,
+    AllocateError, CollectReport, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError,
 };
 use ipnet::IpNet;
 use rustix::fs::Access;
@@ -275,7 +275,7 @@ impl Plugin for HostLocal {
 }
 
 /// Returns the first failure of a removal.
-fn removed(collected: Collected) -> Result<(), Error> {
+fn removed(collected: CollectReport) -> Result<(), Error> {
     match collected.failed.into_iter().next() {
         Some(error) => Err(Failure::from(error).into()),
         None => Ok(()),
