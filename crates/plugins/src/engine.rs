@@ -43,7 +43,7 @@ use cni::{AddResult, AttachmentKey};
 use cni_plugin::{Call, Info, Role, codes};
 use serde::de::DeserializeOwned;
 use state::Index;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -259,8 +259,8 @@ pub(crate) fn wanted_of_another(ifname: &str) -> Wanted {
     let link = || ifname.to_owned();
     let mut wanted = Wanted::new();
     let exists = State::Link { link: link(), kinds: Vec::new() };
-    wanted.push(Item::container(exists, Because::Created));
-    wanted.push(Item::container(State::Recorded { link: link() }, Because::Ownership));
+    wanted.push(Item::container(exists, Reason::Created));
+    wanted.push(Item::container(State::Recorded { link: link() }, Reason::Ownership));
     wanted
 }
 

@@ -28,7 +28,7 @@ use ::firewall::firewalld::{Source, TRUSTED};
 use ::firewall::forward::{Blocker, Sender};
 use ::firewall::iptables::isolation;
 use ::firewall::{Concern, Plan, iptables, reference};
-use ::wanted::Foreign;
+use ::wanted::ForeignPart;
 use cni::{AddResult, AttachmentKey, Version, code};
 use cni_plugin::{Call, Info, Role};
 use state::Index;
@@ -191,7 +191,7 @@ fn put_in_place(
     }
     let parts = foreign(config, wanted);
     let (zones, others): (Vec<_>, Vec<_>) =
-        parts.iter().partition(|part| matches!(part, Foreign::Zones(_)));
+        parts.iter().partition(|part| matches!(part, ForeignPart::Zones(_)));
     others.into_iter().try_for_each(|part| put(call, index, part))?;
     // An address can be in only one zone at a time.
     let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();

@@ -6,7 +6,7 @@ use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{self, Neighbour, NeighbourState, TABLE_MAIN};
-use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
+use wanted::{Address, Item, Place, Reason, Route, RouteMatch, State};
 
 use super::any_kind::ConfiguredKind;
 use super::backend;
@@ -193,7 +193,7 @@ impl Picture<'_> {
 
     fn compare_route(&mut self, place: Place, wanted: &Route) -> Comparison {
         let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
-        let oif = (wanted.satisfied_by == SatisfiedBy::Link).then_some(link.index);
+        let oif = (wanted.satisfied_by == RouteMatch::Link).then_some(link.index);
         let kind = dropping::kind(wanted.drops);
         let present = self.side(place).routes(&wanted.destination, oif)?;
         let is = |found: &route::Route| {
@@ -204,12 +204,12 @@ impl Picture<'_> {
             found.destination == wanted.destination
                 && found.kind == kind
                 && (wanted.drops.is_none() || found.table == wanted.table.unwrap_or(TABLE_MAIN))
-                && (wanted.satisfied_by != SatisfiedBy::Gateway || same_gateway())
+                && (wanted.satisfied_by != RouteMatch::Gateway || same_gateway())
         };
         if present.iter().any(is) {
             return sound();
         }
-        let item = Item { place, state: State::Route(wanted.clone()), because: Because::Created };
+        let item = Item { place, state: State::Route(wanted.clone()), because: Reason::Created };
         differs(match place {
             Place::Host => format!("{item} is gone"),
             Place::Container => format!("failed to find {item}"),

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{self, IpFamily, Link, Neighbour, RouteFilter, RouteSocket};
 use state::{Index, Record};
-use wanted::{Item, Place, Restored, State, Wanted};
+use wanted::{Item, Place, Remedy, State, Wanted};
 
 use super::any_kind::{ConfiguredKind, KindInfo};
 use crate::shared::failure::Failure;
@@ -328,11 +328,11 @@ impl<'c> Picture<'c> {
                 let remedy = match item.restored() {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
-                    Restored::ByHand(remedy) => Some(remedy.to_owned()),
+                    Remedy::ByHand(remedy) => Some(remedy.to_owned()),
                     // The mark is that of the attachment that created the pair, which may be
                     // another one of a plugin that calls several.
-                    Restored::ByRepair if self.about.is_chained => None,
-                    Restored::ByRepair => self.by_hand(item)?,
+                    Remedy::ByRepair if self.about.is_chained => None,
+                    Remedy::ByRepair => self.by_hand(item)?,
                 };
                 Ok((found, remedy))
             });

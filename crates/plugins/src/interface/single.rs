@@ -21,7 +21,7 @@ use kernel::netns::Netns;
 use kernel::route::{Link, LinkKind, RouteSocket};
 use serde::de::DeserializeOwned;
 use state::Index;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use crate::engine::{
     self, Addition, Attachment, Difference, Kind, NetnsEntry, Picture, Removal, Wants,
@@ -315,11 +315,11 @@ fn wanted_link(
     // A device that the kernel does not show as a link never had an address.
     if has_mac || !kinds.is_empty() {
         let kinds = kinds.iter().map(ToString::to_string).collect();
-        wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
+        wanted.push(Item::container(State::Link { link: link(), kinds }, Reason::Created));
     }
     if recorded.is_some() {
         let state = State::Recorded { link: link() };
-        wanted.push(Item::container(state, Because::Ownership));
+        wanted.push(Item::container(state, Reason::Ownership));
     }
     let ips: Vec<IpConfig> = result.container_ips(ifname).cloned().collect();
     wanted.extend(container::wanted_side(ifname, result, &ips, options, false));

@@ -27,7 +27,7 @@ use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol
 use serde::Deserialize;
 use serde_json::{Value, json};
 use state::{ClaimOutcome, Index, ReadOutcome, Record};
-use wanted::{Because, Item, State};
+use wanted::{Item, Reason, State};
 
 pub use place::{Place, Segment, SegmentLinks, follow, vlan_link};
 
@@ -176,7 +176,7 @@ pub fn check_one(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, F
 pub fn wanted(objects: &[String]) -> impl Iterator<Item = Item> {
     objects
         .iter()
-        .map(|object| Item::host(State::Claim { object: object.clone() }, Because::Ownership))
+        .map(|object| Item::host(State::Claim { object: object.clone() }, Reason::Ownership))
 }
 
 /// Returns the claim that an item is about.

@@ -7,7 +7,7 @@ use cni::{AttachmentKey, IpConfig};
 use kernel::route::{Link, LinkSettings, RouteSocket};
 use kernel::sysctl::Sysctl;
 use state::Index;
-use wanted::{Because, Item, State};
+use wanted::{Item, Reason, State};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -88,7 +88,7 @@ pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = It
     [true, false]
         .into_iter()
         .filter(move |ipv4| has(*ipv4))
-        .map(move |ipv4| Item::host(State::Forwarding { ipv4, restore }, Because::Outbound))
+        .map(move |ipv4| Item::host(State::Forwarding { ipv4, restore }, Reason::Outbound))
 }
 
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An

@@ -16,7 +16,7 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use serde_json::{Value, json};
 use state::Index;
-use wanted::{Because, Item, Place, State};
+use wanted::{Item, Place, Reason, State};
 
 use crate::engine::{self, Addition, Attachment, Kind, Picture, Removal};
 
@@ -328,17 +328,17 @@ pub(crate) fn wanted_ends<K: Kind>(
     let (link, of) = (|| host.to_owned(), attached.ifname.to_owned());
     let veth = State::Link { link: of.clone(), kinds: vec!["veth".to_owned()] };
     let mut items = vec![
-        Item::container(veth, Because::Created),
-        Item::host(State::Peer { link: link(), of }, Because::Created),
+        Item::container(veth, Reason::Created),
+        Item::host(State::Peer { link: link(), of }, Reason::Created),
     ];
     let mut links = attached.result.interfaces.iter();
     let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
     if let Some(mtu) = reported.map(|link| link.mtu).filter(|mtu| *mtu != 0) {
-        items.push(Item::host(State::Mtu { link: link(), mtu }, Because::Created));
+        items.push(Item::host(State::Mtu { link: link(), mtu }, Reason::Created));
     }
     if ours {
         let alias = owner::alias(attached.key);
-        items.push(Item::host(State::Mark { link: link(), alias }, Because::Ownership));
+        items.push(Item::host(State::Mark { link: link(), alias }, Reason::Ownership));
     }
     items
 }

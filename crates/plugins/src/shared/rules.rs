@@ -13,7 +13,7 @@ use ipam::host::no_host;
 use ipnet::IpNet;
 use kernel::route::{RouteKind, RouteSocket};
 use state::Index;
-use wanted::{Because, Item, State};
+use wanted::{Item, Reason, State};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -176,7 +176,7 @@ pub fn wanted(
     backend: Option<MasqueradeBackend>,
     plan: Plan,
     addresses: Vec<IpNet>,
-    because: Because,
+    because: Reason,
 ) -> Option<Item> {
     let (iptables, sources) = match backend {
         Some(MasqueradeBackend::Iptables(sources)) => (true, sources),

@@ -91,7 +91,7 @@ fn sysctls(state: &State) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wanted::{Because, Route};
+    use wanted::{Reason, Route};
 
     fn of(wanted: &Wanted) -> Item {
         let item = Some(serde_json::to_value(wanted).unwrap());
@@ -101,12 +101,12 @@ mod tests {
     #[test]
     fn an_item_says_what_it_is_and_of_which_ip_version() {
         let route = State::Route(Route::new("eth0", "::/0".parse().unwrap()));
-        let found = of(&Wanted::container(route, Because::Ipam));
+        let found = of(&Wanted::container(route, Reason::Ipam));
         assert_eq!((found.kind, found.host), (ItemKind::Route, false));
         assert_eq!(found.link.as_deref(), Some("eth0"));
         assert_eq!(found.addresses, ["::/0".parse::<IpNet>().unwrap()]);
         let forwarding = State::Forwarding { ipv4: true, restore: false };
-        let found = of(&Wanted::host(forwarding, Because::Outbound));
+        let found = of(&Wanted::host(forwarding, Reason::Outbound));
         assert_eq!((found.kind, found.host), (ItemKind::Forwarding, true));
         assert_eq!(found.addresses, ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
     }

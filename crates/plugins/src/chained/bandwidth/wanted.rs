@@ -1,7 +1,7 @@
 //! What an attachment of `bandwidth` wants, for CHECK and repair.
 
 use kernel::route::{Link, QdiscKind};
-use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
+use wanted::{Item, Limit, Limits, Place, Reason, Shaping, State, Wanted};
 
 use super::node::{self, LinkQdiscs, Node};
 use super::plan::{self, Shape};
@@ -46,7 +46,7 @@ impl Wants for Bandwidth {
             fair: recorded.is_some_and(|recorded| recorded.fair),
             recorded: recorded.is_some(),
         };
-        let because = Because::Key("bandwidth".to_owned());
+        let because = Reason::Key("bandwidth".to_owned());
         wanted.push(Item::host(State::Shaping(shaping), because));
         wanted
     }

@@ -3,7 +3,7 @@
 use cni_plugin::Call;
 use firewall::iptables::{filter, isolation};
 use state::Index;
-use wanted::{Because, Foreign, Item, State, Wanted};
+use wanted::{ForeignPart, Item, Reason, State, Wanted};
 
 use super::FirewallPlugin;
 use super::config::Config;
@@ -30,9 +30,9 @@ impl Wants for FirewallPlugin {
     fn wanted(attached: &Attachment<'_, Self>, seen: &RecordData) -> Wanted {
         let config = attached.config;
         let mut wanted = Wanted::new();
-        let because = Because::Key("ingressPolicy".to_owned());
+        let because = Reason::Key("ingressPolicy".to_owned());
         wanted.extend(rules::wanted(None, seen.plan.clone(), Vec::new(), because));
-        let item = |foreign| Item::host(State::Foreign(foreign), Because::Outbound);
+        let item = |foreign| Item::host(State::Foreign(foreign), Reason::Outbound);
         wanted.extend(foreign(config, seen).into_iter().map(item));
         wanted
     }
@@ -43,10 +43,12 @@ impl Wants for FirewallPlugin {
         };
         let key = picture.call.attachment();
         let missing = match foreign {
-            Foreign::Chains { addresses, admin_chain } => filter::check(addresses, admin_chain),
-            Foreign::Isolation(bridges) => isolation::check(bridges),
-            Foreign::Accept { addresses, legacy } => filter::check_accept(addresses, key, *legacy),
-            Foreign::Zones(sources) => {
+            ForeignPart::Chains { addresses, admin_chain } => filter::check(addresses, admin_chain),
+            ForeignPart::Isolation(bridges) => isolation::check(bridges),
+            ForeignPart::Accept { addresses, legacy } => {
+                filter::check_accept(addresses, key, *legacy)
+            }
+            ForeignPart::Zones(sources) => {
                 let missing = firewalld(picture.call).check(sources);
                 return Ok(found(missing?));
             }
@@ -85,35 +87,35 @@ fn found(missing: Vec<String>) -> Vec<Mismatch> {
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.
-pub(super) fn foreign(config: &Config, recorded: &RecordData) -> Vec<Foreign> {
+pub(super) fn foreign(config: &Config, recorded: &RecordData) -> Vec<ForeignPart> {
     let mut all = Vec::new();
     if recorded.iptables {
         let admin_chain = config.admin_chain.clone();
-        all.push(Foreign::Chains { addresses: recorded.addresses.clone(), admin_chain });
+        all.push(ForeignPart::Chains { addresses: recorded.addresses.clone(), admin_chain });
     }
     if !recorded.isolation.is_empty() {
-        all.push(Foreign::Isolation(recorded.isolation.clone()));
+        all.push(ForeignPart::Isolation(recorded.isolation.clone()));
     }
-    all.extend(recorded.accepted.iter().map(|accepted| Foreign::Accept {
+    all.extend(recorded.accepted.iter().map(|accepted| ForeignPart::Accept {
         addresses: recorded.addresses_of(*accepted),
         legacy: accepted.legacy,
     }));
     if !recorded.sources.is_empty() {
-        all.push(Foreign::Zones(recorded.sources.clone()));
+        all.push(ForeignPart::Zones(recorded.sources.clone()));
     }
     all
 }
 
 /// Puts such a part in place. What is there stays.
-pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(), Failure> {
+pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &ForeignPart) -> Result<(), Failure> {
     let key = call.attachment();
     match foreign {
-        Foreign::Chains { addresses, admin_chain } => {
+        ForeignPart::Chains { addresses, admin_chain } => {
             Ok(filter::add(index, key, addresses, admin_chain)?)
         }
-        Foreign::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
-        Foreign::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
-        Foreign::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
+        ForeignPart::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
+        ForeignPart::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
+        ForeignPart::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
     }
 }
 

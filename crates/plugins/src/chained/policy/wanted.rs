@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use node_api::policy::{Recorded, Started};
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::Config;
 use super::daemon::{Assessment, Daemon};
@@ -70,22 +70,22 @@ impl Wants for Policy {
         };
         let addresses = recorded.started.addresses.clone();
         let Side::Host(link) = side else {
-            wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+            wanted.push(Item::host(State::Verdicts { addresses }, Reason::Policy));
             return wanted;
         };
         let peer = State::Peer { link: link.name.clone(), of: attached.ifname.to_owned() };
-        wanted.push(Item::host(peer, Because::Created));
+        wanted.push(Item::host(peer, Reason::Created));
         // If its packets cannot be judged, it is to pass none.
         let passes = match &link.bridge {
             Some(_) if !frames::is_loaded() => plan(&recorded, &[]),
             _ => plan_of(&recorded),
         };
-        wanted.extend(rules::wanted(None, passes, Vec::new(), Because::Policy));
+        wanted.extend(rules::wanted(None, passes, Vec::new(), Reason::Policy));
         if let Some(bridge) = &link.bridge {
             let shown = Need::of(&addresses, bridge).wanted(&bridge.name);
-            wanted.push(Item::host(State::ShownPackets(shown), Because::Policy));
+            wanted.push(Item::host(State::ShownPackets(shown), Reason::Policy));
         }
-        wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+        wanted.push(Item::host(State::Verdicts { addresses }, Reason::Policy));
         wanted
     }
 

@@ -5,7 +5,7 @@ use firewall::iptables::hostport::Wanted as Chains;
 use firewall::{Plan, iptables, reference, taken};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
-use wanted::{Because, HostPorts, Item, State, Wanted};
+use wanted::{HostPorts, Item, Reason, State, Wanted};
 
 use super::config::{Config, Iptables};
 use super::flows::{self, PortChange};
@@ -65,7 +65,7 @@ impl Wants for Portmap {
     fn wanted(_: &Attachment<'_, Self>, seen: &Observation) -> Wanted {
         let mut wanted = Wanted::new();
         let item = |ports: &HostPorts| {
-            let because = Because::Key(taken::PORT_MAPPINGS.to_owned());
+            let because = Reason::Key(taken::PORT_MAPPINGS.to_owned());
             Item::host(State::HostPorts(ports.clone()), because)
         };
         wanted.extend(seen.ports.iter().map(item));

@@ -1,7 +1,7 @@
 //! What an attachment of `sbr` wants, for ADD, CHECK and repair.
 
 use cni::{IpConfig, code};
-use wanted::{Because, Item, Place, SourceRoute, State, Wanted};
+use wanted::{Item, Place, Reason, SourceRoute, State, Wanted};
 
 use super::config::Config;
 use super::{NO_PREVIOUS, RecordData, Sbr, Source, addresses, plan};
@@ -90,7 +90,7 @@ pub(super) fn items(
         State::Rule(wanted::Rule { link: ifname.to_owned(), from: address, table })
     });
     let tables = plan::tables(config, ips, sources, routes, ifname).map(State::SourceTables);
-    rules.chain(tables).map(|state| Item::container(state, Because::Outbound)).collect()
+    rules.chain(tables).map(|state| Item::container(state, Reason::Outbound)).collect()
 }
 
 fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Failure> {

@@ -2,7 +2,7 @@
 
 use cni_plugin::Call;
 use state::Index;
-use wanted::{Because, Item, State, Sysctl, Sysctls, Wanted};
+use wanted::{Item, Reason, State, Sysctl, Sysctls, Wanted};
 
 use super::config::{self, Config};
 use super::node::{self, PLUGIN};
@@ -24,7 +24,7 @@ impl Wants for Tuning {
         let link = || attached.ifname.to_owned();
         if !config.link.is_empty() {
             let state = State::Link { link: link(), kinds: Vec::new() };
-            wanted.push(Item::container(state, Because::Created));
+            wanted.push(Item::container(state, Reason::Created));
         }
         let is_own = |sysctl: &&config::Sysctl| {
             sysctl.key.paths().any(|path| is_of_interface(path, &attached.key.ifname))
@@ -32,14 +32,14 @@ impl Wants for Tuning {
         let (own, others): (Vec<_>, Vec<_>) = config.sysctls.iter().partition(is_own);
         if !config.link.is_empty() || !own.is_empty() {
             let state = State::Recorded { link: link() };
-            wanted.push(Item::container(state, Because::Ownership));
+            wanted.push(Item::container(state, Reason::Ownership));
         }
         wanted.extend(link_values(config, attached.ifname));
         for (of, link) in [(own, Some(link())), (others, None)] {
             if !of.is_empty() {
                 let values = of.into_iter().map(|sysctl| sysctl_of(sysctl, recorded)).collect();
                 let state = State::Sysctls(Sysctls { link, values });
-                wanted.push(Item::container(state, Because::Key("sysctl".to_owned())));
+                wanted.push(Item::container(state, Reason::Key("sysctl".to_owned())));
             }
         }
         wanted
@@ -141,7 +141,7 @@ fn link_values(config: &Config, ifname: &str) -> Vec<Item> {
         ),
     ];
     let item = |(key, state): (&str, Option<State>)| {
-        Some(Item::container(state?, Because::Key(key.to_owned())))
+        Some(Item::container(state?, Reason::Key(key.to_owned())))
     };
     states.into_iter().filter_map(item).collect()
 }

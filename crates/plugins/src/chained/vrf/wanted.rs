@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use kernel::route::{Route, TABLE_MAIN};
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::config::Config;
 use super::{NAME, NO_PREVIOUS, RecordData, Vrf, enter, node};
@@ -21,7 +21,7 @@ impl Wants for Vrf {
         let link = attached.ifname.to_owned();
         let mut wanted = engine::wanted_of_another(attached.ifname);
         let vrf = wanted::Vrf { link, vrf: config.vrf.clone(), table: config.table };
-        wanted.push(Item::container(State::Vrf(vrf), Because::Key("vrfname".to_owned())));
+        wanted.push(Item::container(State::Vrf(vrf), Reason::Key("vrfname".to_owned())));
         wanted
     }
 

@@ -3,7 +3,7 @@
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::MacAddr;
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::config::{Config, gateway_name};
 use super::connect::{Reach, RecordData};
@@ -81,7 +81,7 @@ impl Wants for Bridge {
         let mut wanted = Wanted::new();
         let bridge = bridge(attached, observed);
         let vrf = bridge.vrf.clone();
-        wanted.push(Item::host(State::Bridge(bridge), Because::Created));
+        wanted.push(Item::host(State::Bridge(bridge), Reason::Created));
         wanted.extend(vrf.map(|vrf| vrf_item(config.bridge.as_str(), vrf)));
         let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
@@ -237,16 +237,16 @@ fn filter_item(
         None => return None,
     };
     let because = match config.masquerade {
-        Some(_) => Because::Key("ipMasq".to_owned()),
-        None if observed.hears_routers && !config.check_spoofing => Because::Safety,
-        None => Because::Key("macspoofchk".to_owned()),
+        Some(_) => Reason::Key("ipMasq".to_owned()),
+        None if observed.hears_routers && !config.check_spoofing => Reason::Safety,
+        None => Reason::Key("macspoofchk".to_owned()),
     };
     rules::wanted(config.masquerade, plan, addresses, because)
 }
 
 fn vrf_item(link: &str, vrf: String) -> Item {
     let state = State::Vrf(wanted::Vrf { link: link.to_owned(), vrf, table: None });
-    Item::host(state, Because::Key("vrf".to_owned()))
+    Item::host(state, Reason::Key("vrf".to_owned()))
 }
 
 /// Returns the claims where the container is reachable now: a bridge that was created again is
@@ -269,14 +269,14 @@ fn port_items(
     let link = || host.to_owned();
     // The reference's plugin does not prevent this, so it is not a difference there.
     if attached.recorded.is_some() {
-        wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
+        wanted.push(Item::host(State::NoAdvertisements { link: link() }, Reason::Safety));
     }
-    wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
-    wanted.push(Item::host(State::Up { link: link() }, Because::Created));
+    wanted.push(Item::host(State::Port(config.wanted_port(host)), Reason::Created));
+    wanted.push(Item::host(State::Up { link: link() }, Reason::Created));
     if observed.ours {
         let mtu =
             State::BridgeMtu { link: config.bridge.to_string(), port: link(), mtu: observed.mtu };
-        wanted.push(Item::host(mtu, Because::Created));
+        wanted.push(Item::host(mtu, Reason::Created));
     }
 }
 
@@ -305,21 +305,21 @@ fn gateway_items(
     all.mac = all.vlan.and_then(|_| mac_of(reported(attached, &all.link)));
     let link = all.link.clone();
     if !all.ours {
-        wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+        wanted.push(Item::host(State::Gateways(all), Reason::Outbound));
         return;
     }
     if let Some(vlan) = all.vlan {
         let state = State::VlanLink { link: link.clone(), bridge: all.bridge.clone(), vlan };
-        wanted.push(Item::host(state, Because::Key("vlan".to_owned())));
+        wanted.push(Item::host(state, Reason::Key("vlan".to_owned())));
     }
     wanted.extend(all.vrf.clone().map(|vrf| vrf_item(&link, vrf)));
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Because::Inbound));
+        wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Reason::Inbound));
     }
-    wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+    wanted.push(Item::host(State::Gateways(all), Reason::Outbound));
     wanted.extend(with.into_iter().map(|(ip, gateway)| {
         let (link, to) = (link.clone(), ip.address.addr());
-        Item::host(State::SubnetRoute { link, gateway, to }, Because::Inbound)
+        Item::host(State::SubnetRoute { link, gateway, to }, Reason::Inbound)
     }));
 }
 
@@ -329,13 +329,13 @@ fn neighbour_items(wanted: &mut Wanted, attached: &Attachment<'_, Bridge>, ips: 
     if let Some(mac) = mac_of(attached.result.container_interface(attached.ifname)) {
         wanted.extend(ips.iter().map(|ip| {
             let (link, address, mac) = (bridge.to_owned(), ip.address.addr(), mac.clone());
-            Item::host(State::NoNeighbour { link, address, mac }, Because::Inbound)
+            Item::host(State::NoNeighbour { link, address, mac }, Reason::Inbound)
         }));
     }
     if let (Some(mac), true) = (mac_of(reported(attached, bridge)), config.gateway) {
         wanted.extend(ips.iter().filter_map(|ip| ip.gateway).map(|address| {
             let (link, mac) = (attached.ifname.to_owned(), mac.clone());
-            Item::container(State::NoNeighbour { link, address, mac }, Because::Outbound)
+            Item::container(State::NoNeighbour { link, address, mac }, Reason::Outbound)
         }));
     }
 }

@@ -4,7 +4,7 @@
 use cni::IpConfig;
 use cnm::method::Method;
 use cnm::network::EndpointName;
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::Cnm;
 use super::config::Config;
@@ -24,9 +24,9 @@ impl Wants for Cnm {
         let link = || attached.ifname.to_owned();
         let mut wanted = Wanted::new();
         let is_there = State::Link { link: link(), kinds: Vec::new() };
-        wanted.push(Item::container(is_there, Because::Created));
+        wanted.push(Item::container(is_there, Reason::Created));
         let taken = State::Taken { link: link(), alias: owner::alias(attached.key) };
-        wanted.push(Item::container(taken, Because::Ownership));
+        wanted.push(Item::container(taken, Reason::Ownership));
         let (ifname, result) = (attached.ifname, attached.result);
         wanted.extend(container::wanted_side(ifname, result, &ips, OPTIONS, false));
         wanted

@@ -9,7 +9,7 @@ use cni_plugin::{Call, Info, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::{Deserialize, Serialize};
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::invalid;
 use super::database::{ATTEMPTS, Switch, busy, number};
@@ -349,7 +349,7 @@ fn wanted(config: &Config) -> Wanted {
     let mirrors = config.mirrors.iter();
     let mirrors = mirrors.map(|mirror| (mirror.name.clone(), columns(mirror))).collect();
     let mut wanted = Wanted::new();
-    wanted.push(Item::host(State::OvsMirrors(mirrors), Because::Key("mirrors".to_owned())));
+    wanted.push(Item::host(State::OvsMirrors(mirrors), Reason::Key("mirrors".to_owned())));
     wanted
 }
 

@@ -2,7 +2,7 @@
 
 use cni::IpConfig;
 use ipnet::IpNet;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::{Config, PortKind};
 use super::connect::{self, OPTIONS, RecordData};
@@ -25,7 +25,7 @@ impl Wants for Ovs {
         let mut wanted = Wanted::new();
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
-        let quiet = |link: String| Item::host(State::NoAdvertisements { link }, Because::Safety);
+        let quiet = |link: String| Item::host(State::NoAdvertisements { link }, Reason::Safety);
         if recorded.is_some_and(|recorded| recorded.quiet) {
             wanted.push(quiet(bridge.clone()));
         }
@@ -39,15 +39,15 @@ impl Wants for Ovs {
                 }
                 let up = State::Up { link: port.clone() };
                 let state = State::OvsPort { port, is_link: true, bridge, mac };
-                wanted.push(Item::host(state, Because::Created));
-                wanted.push(Item::host(up, Because::Created));
+                wanted.push(Item::host(state, Reason::Created));
+                wanted.push(Item::host(up, Reason::Created));
             }
             PortKind::Internal => {
                 let (link, port) = (attached.ifname.to_owned(), rows::interior_name(attached.key));
                 let inside = State::OvsInterface { link, port: port.clone(), mac: mac.clone() };
                 let state = State::OvsPort { port, is_link: false, bridge, mac };
-                wanted.push(Item::host(state, Because::Created));
-                wanted.push(Item::container(inside, Because::Created));
+                wanted.push(Item::host(state, Reason::Created));
+                wanted.push(Item::container(inside, Reason::Created));
             }
         }
         let (ifname, result) = (attached.ifname, attached.result);

@@ -2,7 +2,7 @@
 
 use cni::IpConfig;
 use ipnet::IpNet;
-use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
+use wanted::{Address, Item, Reason, Route, RouteMatch, State, Wanted};
 
 use super::{Ptp, plan};
 use crate::engine::{Attachment, Picture, Wants};
@@ -32,14 +32,13 @@ impl Wants for Ptp {
         let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
         if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
             let state = State::Mac { link: host.clone(), mac };
-            wanted.push(Item::host(state, Because::Created));
+            wanted.push(Item::host(state, Reason::Created));
         }
-        wanted.push(Item::host(State::Up { link: host.clone() }, Because::Created));
+        wanted.push(Item::host(State::Up { link: host.clone() }, Reason::Created));
         container_side(&mut wanted, attached, &ips);
         // The reference's plugin does not prevent this, so it is not a difference there.
         if recorded.is_some() || *marked {
-            wanted
-                .push(Item::host(State::NoAdvertisements { link: host.clone() }, Because::Safety));
+            wanted.push(Item::host(State::NoAdvertisements { link: host.clone() }, Reason::Safety));
         }
         host_side(&mut wanted, &host, &ips);
         wanted.extend(forwarding::wanted(&ips, config.forwarding));
@@ -67,24 +66,24 @@ fn container_side(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, ips: &[Ip
     let link = || attached.ifname.to_owned();
     let reported = attached.result.container_interface(attached.ifname);
     if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
-        wanted.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+        wanted.push(Item::container(State::Mac { link: link(), mac }, Reason::Created));
     }
     let nodad = plan::OPTIONS.skip_dad;
     wanted.extend(container::wanted_addresses(attached.ifname, ips, nodad, true));
-    wanted.push(Item::container(State::Up { link: link() }, Because::Created));
+    wanted.push(Item::container(State::Up { link: link() }, Reason::Created));
     let of_gateways =
         plan::kernel_gateway_routes(0, ips).into_iter().zip(plan::gateway_routes(ips));
     let of_gateways = of_gateways.map(|(route, asked)| {
         let mut route = container::wanted_route(attached.ifname, &route, &asked);
         // Another interface of the container may have the same gateway.
         if asked.gw.is_none() {
-            route.satisfied_by = SatisfiedBy::Link;
+            route.satisfied_by = RouteMatch::Link;
         }
-        (route, Because::Outbound)
+        (route, Reason::Outbound)
     });
     let of_result = attached.result.routes.iter().map(|asked| {
         let route = plan::kernel_route(0, asked, ips);
-        (container::wanted_route(attached.ifname, &route, asked), Because::Ipam)
+        (container::wanted_route(attached.ifname, &route, asked), Reason::Ipam)
     });
     wanted.extend(container::each_once(of_gateways.chain(of_result)));
 }
@@ -93,7 +92,7 @@ fn container_side(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, ips: &[Ip
 fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     let link = || host.to_owned();
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        wanted.push(Item::host(State::LinkLocal { link: link() }, Because::Inbound));
+        wanted.push(Item::host(State::LinkLocal { link: link() }, Reason::Inbound));
     }
     wanted.extend(plan::gateways(ips).into_iter().map(|gateway| {
         let address = Address {
@@ -103,16 +102,16 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
             nodad: true,
             noprefixroute: false,
         };
-        Item::host(State::Address(address), Because::Outbound)
+        Item::host(State::Address(address), Reason::Outbound)
     }));
     for route in plan::host_routes(0, ips) {
         let (to, by) = (route.destination.addr(), route.destination);
         let scope = route.scope.map(|scope| scope.0);
-        let route = Route { scope, satisfied_by: SatisfiedBy::Link, ..Route::new(host, by) };
-        wanted.push(Item::host(State::Route(route), Because::Inbound));
-        wanted.push(Item::host(State::Path { link: link(), to, by }, Because::Inbound));
+        let route = Route { scope, satisfied_by: RouteMatch::Link, ..Route::new(host, by) };
+        wanted.push(Item::host(State::Route(route), Reason::Inbound));
+        wanted.push(Item::host(State::Path { link: link(), to, by }, Reason::Inbound));
         let state = State::NotOfHost { address: to, link: link() };
-        wanted.push(Item::host(state, Because::Inbound));
+        wanted.push(Item::host(state, Reason::Inbound));
     }
 }
 
@@ -124,7 +123,7 @@ fn filter(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, host: &str, ips: 
     let network = attached.key.network.as_str();
     let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
     let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
-    let because = Because::Key("ipMasq".to_owned());
+    let because = Reason::Key("ipMasq".to_owned());
     wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
 }
 
