@@ -8,9 +8,9 @@
 //! - [`store`] is the folder: byte for byte what the reference writes and reads, so that a node can
 //!   switch from the Go plugins to ours, and back, with containers running.
 //!
-//! [`store::LockedStore::allocate`] joins them: while it holds the network's lock once, it reads, plans
-//! for *all* range sets, and only then writes. Nothing here knows about links, or where the folder
-//! is: paths are passed in.
+//! [`store::LockedStore::allocate`] joins them: while it holds the network's lock once, it reads,
+//! plans for *all* range sets, and only then writes. Nothing here knows about links, or where the
+//! folder is: paths are passed in.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

@@ -39,8 +39,8 @@
 //! and not the content. A file that is truncated, overwritten or has another file's content still
 //! belongs to its owner, and no owner can release one under another address's name. When a pool is
 //! exhausted, as after a power failure without any DEL, its user can find out which namespaces are
-//! gone ([`LockedStore::origins`], [`LockedStore::remove`]). The reference's reservations have no attribute,
-//! and are never taken back in this way.
+//! gone ([`LockedStore::origins`], [`LockedStore::remove`]). The reference's reservations have no
+//! attribute, and are never taken back in this way.
 //!
 //! # What other programs leave
 //!

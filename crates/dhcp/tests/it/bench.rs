@@ -36,10 +36,10 @@ pub(crate) trait Machine: Sized {
     type Action: Debug;
     type Transmit: Clone + Debug;
     type Lease: Clone + Debug + PartialEq;
-    type Saved: Serialize + DeserializeOwned;
+    type SavedLease: Serialize + DeserializeOwned;
 
     fn begin(config: Self::Config, start: Self::Start, now: Now, seed: u64) -> Self;
-    fn start(saved: Option<Self::Saved>) -> Self::Start;
+    fn start(saved: Option<Self::SavedLease>) -> Self::Start;
     fn poll_action(&mut self) -> Option<Self::Action>;
     fn next_deadline(&self) -> Option<Timestamp>;
     fn on_timer(&mut self, now: Now);
@@ -48,7 +48,7 @@ pub(crate) trait Machine: Sized {
     /// A packet arrives, from [`SERVER_MAC`] where that matters.
     fn on_packet(&mut self, now: Now, payload: &[u8]) -> ReceiveOutcome;
     fn lease(&self) -> Option<&Self::Lease>;
-    fn saved(&self) -> Option<Self::Saved>;
+    fn saved(&self) -> Option<Self::SavedLease>;
 
     fn wants(action: &Self::Action) -> BenchAction<'_, Self>;
     fn payload(transmit: &Self::Transmit) -> &[u8];
@@ -74,12 +74,12 @@ macro_rules! machine {
             type Action = netwright_dhcp::$family::Action;
             type Transmit = netwright_dhcp::$family::Transmit;
             type Lease = netwright_dhcp::$family::Lease;
-            type Saved = netwright_dhcp::$family::SavedLease;
+            type SavedLease = netwright_dhcp::$family::SavedLease;
 
             fn begin(config: Self::Config, start: Self::Start, now: netwright_dhcp::Now, seed: u64) -> Self {
                 Self::new(config, start, now, seed)
             }
-            fn start(saved: Option<Self::Saved>) -> Self::Start {
+            fn start(saved: Option<Self::SavedLease>) -> Self::Start {
                 use netwright_dhcp::$family::Start;
                 saved.map_or(Start::Fresh, |saved| Start::Reboot(Box::new(saved)))
             }
@@ -101,7 +101,7 @@ macro_rules! machine {
             fn lease(&self) -> Option<&Self::Lease> {
                 Self::lease(self)
             }
-            fn saved(&self) -> Option<Self::Saved> {
+            fn saved(&self) -> Option<Self::SavedLease> {
                 Self::saved(self)
             }
             fn wants(action: &Self::Action) -> $crate::bench::BenchAction<'_, Self> {
@@ -216,7 +216,7 @@ impl<C: Machine> Bench<C> {
         self.client.lease().unwrap()
     }
 
-    pub(crate) fn saved(&self) -> Box<C::Saved> {
+    pub(crate) fn saved(&self) -> Box<C::SavedLease> {
         Box::new(self.client.saved().unwrap())
     }
 }

@@ -17,8 +17,8 @@
 //! anything, it reads the file again that the table names for a holder. If the file differs, a new
 //! table is created.
 //!
-//! The table does not cover sub-folders, or files whose name is not an address ([`KnownTable::strays`]):
-//! while there are any, a release reads the folder.
+//! The table does not cover sub-folders, or files whose name is not an address
+//! ([`KnownTable::strays`]): while there are any, a release reads the folder.
 //!
 //! A failure to write the table is not an error: the next call reads the folder, as every call does
 //! if there is no directory for tables.
