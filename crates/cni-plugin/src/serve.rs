@@ -29,7 +29,7 @@ pub struct ProcessIo<'a> {
 
 impl std::fmt::Debug for ProcessIo<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Serve").field("roots", &self.roots).finish_non_exhaustive()
+        f.debug_struct("ProcessIo").field("roots", &self.roots).finish_non_exhaustive()
     }
 }
 

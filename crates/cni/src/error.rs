@@ -57,7 +57,7 @@ pub struct Error {
     #[serde(rename = "netwright/foreign", skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
     /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
-    #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
+    #[serde(rename = "netwright/differences", skip_serializing_if = "<[ItemDrift]>::is_empty")]
     pub differences: Box<[ItemDrift]>,
     /// Something remains of the attachment: ADD could not undo all that it did, or DEL keeps what it
     /// recorded. DEL is needed. Only plugins of this project say it.

@@ -22,7 +22,7 @@ struct ScriptedPlugin {
 
 impl std::fmt::Debug for ScriptedPlugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Scripted")
+        f.write_str("ScriptedPlugin")
     }
 }
 
