@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, Roots, create_directory, file_name_of, read_optional};
 
-use super::config::Wanted;
+use super::config::WantedNetwork;
 use super::driver::DriverRecord;
 use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
@@ -81,7 +81,7 @@ pub(super) struct Network {
     pub(super) driver: DriverRecord,
     pub(super) ipam_driver: Option<DriverRecord>,
     /// What it was created from.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedNetwork,
     pub(super) pools: Vec<Pool>,
     /// Whether the driver has created it.
     pub(super) made: bool,
@@ -96,7 +96,7 @@ impl Network {
         network: &str,
         driver: DriverRecord,
         ipam: Option<DriverRecord>,
-        wanted: Wanted,
+        wanted: WantedNetwork,
     ) -> Self {
         Network {
             version: VERSION,

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use state::{Index, Lock};
 
-use super::config::{Config, Wanted};
+use super::config::{Config, WantedNetwork};
 use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Journal, Network, ReadOutcome, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
@@ -37,7 +37,7 @@ pub(super) struct Drivers<'p> {
 
 impl<'p> Drivers<'p> {
     /// Finds the drivers that a configuration names, and makes sure that they exist.
-    pub(super) fn of(wanted: &Wanted, timeouts: &'p Timeouts) -> Result<Self, AskError> {
+    pub(super) fn of(wanted: &WantedNetwork, timeouts: &'p Timeouts) -> Result<Self, AskError> {
         let network = Driver::find(&wanted.driver, timeouts)?;
         network.activate("NetworkDriver")?;
         let ipam = wanted.ipam_driver.as_deref();
@@ -184,7 +184,7 @@ fn tell_again(
 }
 
 /// The options as Docker sends them.
-fn options(wanted: &Wanted, ipv4: bool) -> cni::json::Object {
+fn options(wanted: &WantedNetwork, ipv4: bool) -> cni::json::Object {
     let mut options = Map::new();
     options.insert(GENERIC.to_owned(), json!(wanted.options));
     options.insert(ENABLE_IPV4.to_owned(), json!(ipv4));
