@@ -56,7 +56,7 @@ pub enum ImportError {
     NoPods,
 }
 
-/// What was read.
+/// What an import reads: pools, reservations, pods and nodes.
 #[derive(Debug, Default)]
 pub struct ImportSource {
     pools: Vec<Pool>,

@@ -196,7 +196,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn status(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Failure>;
 }
 
-/// The attachment that one kind of link is.
+/// The plugin that attaches by one kind of link.
 #[derive(Debug)]
 pub struct LinkPlugin<T>(pub T);
 
