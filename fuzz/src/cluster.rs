@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use netwright_cluster_ipam::import::{self, Found};
+use netwright_cluster_ipam::import::{self, ImportSource};
 use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, number};
 use netwright_cluster_ipam::record::{self, BlockRecord, NodeRecord, SpaceRecord};
 use netwright_node_api::Message;
@@ -67,7 +67,7 @@ fn addresses(spec: NetworkSpec) {
 /// Whereabouts' objects and pods: each imported address is a separate block, once in a space, and
 /// the space has this block size.
 pub fn whereabouts(data: &[u8]) {
-    let mut found = Found::default();
+    let mut found = ImportSource::default();
     if found.read(data).is_err() {
         return;
     }

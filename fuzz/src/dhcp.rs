@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netwright_dhcp::frame::{ArpPacket, Checksums, UdpFrame, UdpPacket};
-use netwright_dhcp::{MacAddr, Now, Received, Timestamp, UnixTime, v4, v6};
+use netwright_dhcp::{MacAddr, Now, ReceiveOutcome, Timestamp, UnixTime, v4, v6};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
@@ -62,7 +62,7 @@ pub fn dhcp_v4(data: &[u8]) {
         if let Some(octet) = payload.get_mut(242).filter(|_| data.get(240) == Some(&53)) {
             *octet = kind;
         }
-        if client.on_packet(now, &payload, None) == Received::Taken
+        if client.on_packet(now, &payload, None) == ReceiveOutcome::Taken
             && let Some(lease) = client.lease()
         {
             assert!(!lease.address.addr().is_unspecified() && !lease.address.addr().is_multicast());
@@ -102,7 +102,7 @@ pub fn dhcp_v6(data: &[u8]) {
         if let Some(kind) = payload.first_mut().filter(|kind| **kind == 2) {
             *kind = if client.state() == v6::State::Soliciting { 2 } else { 7 };
         }
-        if client.on_packet(now, &payload) == Received::Taken
+        if client.on_packet(now, &payload) == ReceiveOutcome::Taken
             && let Some(lease) = client.lease()
         {
             assert!((1..=16).contains(&lease.addresses.len()));

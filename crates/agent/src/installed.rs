@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use cni_invoke::executable_of;
 use serde::{Deserialize, Serialize};
-use state::{Damaged, Durability, FileError, Read, Roots};
+use state::{DamagedFile, Durability, FileError, ReadOutcome, Roots};
 
 /// The folder of the records, below our state, and the ending of their names.
 const FOLDER: &str = "installed";
@@ -110,8 +110,8 @@ impl InstallRecord {
 
 /// Returns the record of each folder, and those that could not be read.
 #[must_use]
-pub fn all(roots: &Roots) -> Read<Vec<InstallRecord>> {
-    let mut read = Read { found: Vec::new(), damaged: Vec::new() };
+pub fn all(roots: &Roots) -> ReadOutcome<Vec<InstallRecord>> {
+    let mut read = ReadOutcome { found: Vec::new(), damaged: Vec::new() };
     let entries = fs::read_dir(roots.lib.join(FOLDER)).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|ending| ending == ENDING));
@@ -119,7 +119,7 @@ pub fn all(roots: &Roots) -> Read<Vec<InstallRecord>> {
     for path in paths {
         match of_file(&path) {
             Ok(installed) => read.found.extend(installed),
-            Err(reason) => read.damaged.push(Damaged { path, reason }),
+            Err(reason) => read.damaged.push(DamagedFile { path, reason }),
         }
     }
     read

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use cni::{Command, Error, code};
 use cni_invoke::{
-    Exec, Executor, InvokeError, Mixed, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
+    Exec, Executor, InvokeError, MixedExecutor, Output, REQUIRE_TRUSTED_PLUGINS, Request, Status,
 };
-use cni_plugin::{Context, Plugin, Serve, answer};
+use cni_plugin::{Context, Plugin, ProcessIo, answer};
 use kernel::linger;
 use kernel::stdout::Stdout;
 use plugins::Builtins;
@@ -27,7 +27,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) fn serve(plugin: &dyn Plugin, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let roots = world::roots(&environment);
     let (mut stdout, mut stderr) = (Stdout, io::stderr());
-    let mut world = Serve {
+    let mut world = ProcessIo {
         environment,
         stdin: &mut io::empty(),
         stdout: &mut stdout,
@@ -92,7 +92,7 @@ pub(crate) fn refuse(program: &OsStr) -> ExitCode {
     let error = error.with_details(format!("the plugins it holds are: {}", names.join(", ")));
     let output = Output { stdout: error.to_json(), stderr: Vec::new(), status: Status::Exit(1) };
     let (mut stdout, mut stderr) = (Stdout, io::stderr());
-    Serve {
+    ProcessIo {
         environment: Vec::new(),
         stdin: &mut io::empty(),
         stdout: &mut stdout,
@@ -109,7 +109,7 @@ pub(crate) fn refuse(program: &OsStr) -> ExitCode {
 struct LazyExecutor {
     builtins: Builtins,
     environment: Vec<(OsString, OsString)>,
-    mixed: OnceLock<Mixed<Builtins>>,
+    mixed: OnceLock<MixedExecutor<Builtins>>,
 }
 
 impl Executor for LazyExecutor {
@@ -131,9 +131,12 @@ impl Executor for LazyExecutor {
 
 /// Creates an executor that knows this executable; without procfs, one that starts a process for
 /// every call.
-pub(crate) fn mixed(builtins: &Builtins, environment: &[(OsString, OsString)]) -> Mixed<Builtins> {
+pub(crate) fn mixed(
+    builtins: &Builtins,
+    environment: &[(OsString, OsString)],
+) -> MixedExecutor<Builtins> {
     let exec =
         Exec::new(environment.iter().cloned()).refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
-    Mixed::new(builtins.clone(), exec.clone())
-        .unwrap_or_else(|_| Mixed::always_exec(builtins.clone(), exec))
+    MixedExecutor::new(builtins.clone(), exec.clone())
+        .unwrap_or_else(|_| MixedExecutor::always_exec(builtins.clone(), exec))
 }

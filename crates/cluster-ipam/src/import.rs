@@ -1,7 +1,7 @@
 //! Imports Whereabouts' allocations: its pools become records of ours, so that no address is given
 //! twice while its pods live.
 //!
-//! Everything here is data: [`Found`] is what was read (`kubectl get -A -o json
+//! Everything here is data: [`ImportSource`] is what was read (`kubectl get -A -o json
 //! ippools,overlappingrangeipreservations,pods`), [`plan`] decides what becomes of it, and
 //! [`apply()`] writes it. Each address of a living pod becomes a block of its own, owned by the
 //! pod's node and held by the same container and interface. DEL there frees it, and until then no
@@ -27,7 +27,7 @@ use crate::network::{
 };
 use crate::record::{BlockRecord, Holder, Part, SpaceRecord};
 
-pub use apply::{Applied, apply};
+pub use apply::{ImportReport, apply};
 
 /// The annotation with the addresses of a pod's interfaces.
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
@@ -56,12 +56,12 @@ pub enum ImportError {
     NoPods,
 }
 
-/// What was read.
+/// What an import reads: pools, reservations, pods and nodes.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ImportSource {
     pools: Vec<Pool>,
     reservations: BTreeMap<String, Allocation>,
-    pods: BTreeMap<(String, String), Living>,
+    pods: BTreeMap<(String, String), LivingPod>,
     nodes: BTreeSet<String>,
     has_pods: bool,
     notes: Vec<String>,
@@ -86,7 +86,7 @@ struct Allocation {
 
 /// A pod that lives.
 #[derive(Debug)]
-struct Living {
+struct LivingPod {
     uid: String,
     node: String,
     /// The known interface of each address.
@@ -102,14 +102,14 @@ pub struct Plan {
     pub blocks: Vec<BlockRecord>,
     /// What is not imported, and why.
     #[serde(rename = "passedOver")]
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedAllocation>,
     /// Notices for the operator.
     pub notes: Vec<String>,
 }
 
 /// An allocation that is not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PassedOver {
+pub struct SkippedAllocation {
     /// The pool, or the reservation.
     pub of: String,
     /// The address, if there is one.
@@ -119,7 +119,7 @@ pub struct PassedOver {
     pub why: String,
 }
 
-impl Found {
+impl ImportSource {
     /// Reads a Kubernetes object, or a list of them; other kinds are skipped.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ impl Found {
         }
         let uid = text(&object["metadata"]["uid"]);
         let key = (text(&object["metadata"]["namespace"]), name);
-        self.pods.insert(key, Living { uid, node, interfaces });
+        self.pods.insert(key, LivingPod { uid, node, interfaces });
     }
 
     /// Splits a reservation's name: the space, the address, and its range.
@@ -256,12 +256,12 @@ fn normal(text: &str) -> String {
 ///
 /// # Errors
 /// [`ImportError::NoPods`].
-pub fn plan(found: &Found) -> Result<Plan, ImportError> {
+pub fn plan(found: &ImportSource) -> Result<Plan, ImportError> {
     if !found.has_pods {
         return Err(ImportError::NoPods);
     }
     let mut plan = Plan { notes: found.notes.clone(), ..Plan::default() };
-    let mut taken = Taken::new();
+    let mut taken = TakenAddresses::new();
     let mut known = BTreeSet::new();
     for pool in &found.pools {
         let Some(name) = found.space_of(pool) else {
@@ -293,7 +293,7 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
             Some((space, address, range)) => {
                 plan.take(&mut taken, found, name, (address, range), &[space], allocation);
             }
-            None => plan.passed_over.push(PassedOver {
+            None => plan.passed_over.push(SkippedAllocation {
                 of: name.clone(),
                 address: None,
                 why: "its name contains no address".to_owned(),
@@ -306,14 +306,14 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
 }
 
 /// Taken addresses by space and address, each with its range and record.
-type Taken = BTreeMap<(String, IpAddr), (IpNet, BlockRecord)>;
+type TakenAddresses = BTreeMap<(String, IpAddr), (IpNet, BlockRecord)>;
 
 impl Plan {
     /// Imports an address if its pod lives.
     fn take(
         &mut self,
-        taken: &mut Taken,
-        found: &Found,
+        taken: &mut TakenAddresses,
+        found: &ImportSource,
         of: &str,
         (address, range): (IpAddr, IpNet),
         spaces: &[String],
@@ -323,13 +323,17 @@ impl Plan {
             Ok(found) => found,
             Err(why) => {
                 let of = of.to_owned();
-                return self.passed_over.push(PassedOver { of, address: Some(address), why });
+                return self.passed_over.push(SkippedAllocation {
+                    of,
+                    address: Some(address),
+                    why,
+                });
             }
         };
         if holder.container.is_empty() || holder.ifname.is_empty() {
             self.notes.push(format!(
                 "no record says which container or interface of {} has {address}: a restart of node {node} frees it, DEL does not",
-                told(&holder)
+                holder_name(&holder)
             ));
         }
         for space in spaces {
@@ -339,8 +343,8 @@ impl Plan {
             for other in others.filter(|other| **other != holder) {
                 self.notes.push(format!(
                     "the address {address} is {}'s and {}'s: two pods have it already",
-                    told(other),
-                    told(&holder)
+                    holder_name(other),
+                    holder_name(&holder)
                 ));
             }
         }
@@ -348,7 +352,7 @@ impl Plan {
 }
 
 fn whose(
-    found: &Found,
+    found: &ImportSource,
     address: IpAddr,
     allocation: &Allocation,
 ) -> Result<(Holder, String), String> {
@@ -376,7 +380,7 @@ fn whose(
     Ok((holder, pod.node.clone()))
 }
 
-fn told(holder: &Holder) -> String {
+fn holder_name(holder: &Holder) -> String {
     match &holder.pod {
         Some(pod) => format!("{}/{}", pod.namespace, pod.name),
         None => holder.container.clone(),
@@ -397,7 +401,7 @@ fn one_address(space: &str, address: IpAddr, node: String, holder: Holder) -> Bl
 }
 
 /// Cuts spaces so that each taken address is a block of its own, and the rest as usual.
-fn cut(taken: &Taken) -> Vec<SpaceRecord> {
+fn cut(taken: &TakenAddresses) -> Vec<SpaceRecord> {
     let nodes: BTreeSet<&str> = taken.values().map(|(_, record)| record.node.as_str()).collect();
     let usual_block = |subnet: &IpNet| usual_block(subnet, nodes.len());
     let mut spaces: BTreeMap<&str, (Vec<IpNet>, BTreeSet<IpNet>)> = BTreeMap::new();

@@ -104,7 +104,7 @@ impl std::fmt::Debug for Files {
 
 /// Everything that was found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct LocalFiles {
     pub(crate) node: Option<NodeFile>,
     pub(crate) blocks: Vec<(BlockId, BlockFile)>,
     pub(crate) held: Vec<(HeldName, HeldFile)>,
@@ -139,8 +139,8 @@ impl Files {
     ///
     /// # Errors
     /// [`FileError`] when a folder cannot be read: then no address may be given.
-    pub(crate) fn read(&self) -> Result<Found, FileError> {
-        let mut found = Found::default();
+    pub(crate) fn read(&self) -> Result<LocalFiles, FileError> {
+        let mut found = LocalFiles::default();
         let path = self.dir.join("node.json");
         found.node = content(&path, &mut found.notices);
         for name in names(&self.dir.join("blocks"))? {

@@ -121,7 +121,7 @@ pub struct OpenError(#[from] FileError);
 
 /// An address of a container that may have another owner as well: its block was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostAddress {
     /// The space.
     pub space: String,
     /// The address.
@@ -224,7 +224,7 @@ impl Node {
                 dead += 1;
                 continue;
             }
-            table.insert(&name, table::Held::read(file));
+            table.insert(&name, table::AddressHolder::read(file));
         }
         if 0 < dead {
             table
@@ -271,7 +271,7 @@ impl Node {
     }
 
     /// Returns the addresses of containers whose block was lost.
-    pub fn lost(&self) -> Vec<Lost> {
+    pub fn lost(&self) -> Vec<LostAddress> {
         self.lock().lost()
     }
 
@@ -383,7 +383,7 @@ impl Node {
         for _ in 0..ATTEMPTS {
             let taken = {
                 let mut table = self.lock();
-                let held = table::Held::new(network.name(), owner);
+                let held = table::AddressHolder::new(network.name(), owner);
                 table.take(&space, range, wanted, hash, held, self.clock.now())
             };
             match taken {

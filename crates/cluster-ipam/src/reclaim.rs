@@ -25,7 +25,7 @@ pub struct Reclaimer {
 
 /// What was reclaimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reclaimed {
+pub struct ReclaimReport {
     /// The node.
     pub node: String,
     /// How many of its blocks are free.
@@ -43,7 +43,7 @@ impl Reclaimer {
     ///
     /// # Errors
     /// [`StoreError`]: what was not done is done next time.
-    pub fn look(&mut self, me: &str) -> Result<Vec<Reclaimed>, StoreError> {
+    pub fn look(&mut self, me: &str) -> Result<Vec<ReclaimReport>, StoreError> {
         let records = self.store.list(Kind::Node, Filter::All)?;
         let now = self.clock.now();
         let mut nodes = BTreeMap::new();
@@ -106,7 +106,7 @@ impl Reclaimer {
     }
 
     /// Removes the blocks of a fenced node, and its record.
-    fn clear(&self, name: &str, epoch: u64) -> Result<Reclaimed, StoreError> {
+    fn clear(&self, name: &str, epoch: u64) -> Result<ReclaimReport, StoreError> {
         let mut blocks = 0;
         for entry in self.store.list(Kind::Block, Filter::Node(name))? {
             let Some(block) = record::read::<BlockRecord>(&entry.value) else { continue };
@@ -139,7 +139,7 @@ impl Reclaimer {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Reclaimed { node: name.to_owned(), blocks })
+        Ok(ReclaimReport { node: name.to_owned(), blocks })
     }
 }
 

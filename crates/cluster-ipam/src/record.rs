@@ -28,12 +28,12 @@ pub struct SpaceRecord {
     /// The nodes that last found a subnet full, one per subnet: other nodes that see this return
     /// their empty blocks. An older daemon ignores it, and drops it when it adds a part.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub wanted: Vec<Want>,
+    pub wanted: Vec<WantedBlock>,
 }
 
 /// A node found no free address in a subnet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Want {
+pub struct WantedBlock {
     /// The subnet.
     pub subnet: IpNet,
     /// The node.

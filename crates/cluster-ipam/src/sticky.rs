@@ -5,7 +5,7 @@ use crate::store::{Filter, Kind, Store, StoreError};
 
 /// The result of freeing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleaseOutcome {
     /// The addresses that are no longer kept.
     pub free: Vec<std::net::IpAddr>,
     /// Addresses that a container has: they stay.
@@ -16,8 +16,12 @@ pub struct Released {
 ///
 /// # Errors
 /// [`StoreError`].
-pub fn release(store: &dyn Store, namespace: &str, name: &str) -> Result<Released, StoreError> {
-    let mut released = Released::default();
+pub fn release(
+    store: &dyn Store,
+    namespace: &str,
+    name: &str,
+) -> Result<ReleaseOutcome, StoreError> {
+    let mut released = ReleaseOutcome::default();
     for entry in store.list(Kind::Sticky, Filter::All)? {
         let Some(found) = record::read::<StickyRecord>(&entry.value) else { continue };
         if found.namespace != namespace || found.name != name {

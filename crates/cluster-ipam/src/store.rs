@@ -19,7 +19,7 @@ use thiserror::Error;
 
 pub use memory::{Copy, Fault, Memory};
 pub use moments::{Moment, Moments};
-pub use sure::Sure;
+pub use sure::SureStore;
 
 /// A kind of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub use exec::Exec;
 pub use find::{FindError, find, find_own};
-pub use mixed::{Builtin, Mixed};
+pub use mixed::{Builtin, MixedExecutor};
 pub use script::{executable_of, script_of};
 pub use trust::{Distrust, REQUIRE_TRUSTED_PLUGINS, Reason, distrust};
 

@@ -28,21 +28,26 @@ pub trait Builtin: std::fmt::Debug + Send + Sync {
 /// ([`executable_of`]): a wrapper script or another project's plugin of the same name is always
 /// executed.
 #[derive(Debug)]
-pub struct Mixed<B> {
+pub struct MixedExecutor<B> {
     builtin: B,
     exec: Exec,
     own: Option<(u64, u64)>,
     always_exec: bool,
 }
 
-impl<B: Builtin> Mixed<B> {
+impl<B: Builtin> MixedExecutor<B> {
     /// Creates it with the running executable as "this one".
     ///
     /// # Errors
     /// When the metadata of `/proc/self/exe` cannot be read.
     pub fn new(builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata("/proc/self/exe")?;
-        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())), always_exec: false })
+        Ok(MixedExecutor {
+            builtin,
+            exec,
+            own: Some((metadata.dev(), metadata.ino())),
+            always_exec: false,
+        })
     }
 
     /// Creates it with another file as "this one": for a program that contains the same plugins as
@@ -52,7 +57,12 @@ impl<B: Builtin> Mixed<B> {
     /// When its metadata cannot be read.
     pub fn in_place_of(path: &Path, builtin: B, exec: Exec) -> io::Result<Self> {
         let metadata = fs::metadata(path)?;
-        Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())), always_exec: false })
+        Ok(MixedExecutor {
+            builtin,
+            exec,
+            own: Some((metadata.dev(), metadata.ino())),
+            always_exec: false,
+        })
     }
 
     /// Creates one that executes everything, for comparing the two methods.
@@ -60,11 +70,11 @@ impl<B: Builtin> Mixed<B> {
     pub fn always_exec(builtin: B, exec: Exec) -> Self {
         let own = fs::metadata("/proc/self/exe").ok();
         let own = own.map(|metadata| (metadata.dev(), metadata.ino()));
-        Mixed { builtin, exec, own, always_exec: true }
+        MixedExecutor { builtin, exec, own, always_exec: true }
     }
 }
 
-impl<B: Builtin> Executor for Mixed<B> {
+impl<B: Builtin> Executor for MixedExecutor<B> {
     fn call(
         &self,
         executable: &Path,

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use netwright_cni_plugin::cni::{AddResult, Error, code};
 use netwright_cni_plugin::state::Roots;
-use netwright_cni_plugin::{Call, Info, Plugin, Role, Serve, serve};
+use netwright_cni_plugin::{Call, Info, Plugin, ProcessIo, Role, serve};
 
 /// The plugin. It keeps nothing, so it has nothing to remove, to verify or to collect.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Plugin for Herald {
 fn main() -> ExitCode {
     serve(
         &Herald,
-        Serve {
+        ProcessIo {
             environment: std::env::vars_os().collect(),
             stdin: &mut std::io::stdin(),
             stdout: &mut std::io::stdout(),

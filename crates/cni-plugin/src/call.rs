@@ -351,11 +351,11 @@ impl<'a> Call<'a> {
     pub fn ipam_object(&self) -> Option<serde_json::Value> {
         #[derive(Default, serde::Deserialize)]
         #[serde(default)]
-        struct Only {
+        struct OnlyIpam {
             ipam: Option<serde_json::Value>,
         }
         self.ipam()?;
-        self.read_config::<Only>().ok()?.ipam
+        self.read_config::<OnlyIpam>().ok()?.ipam
     }
 
     /// Reports whether the removal is the undo of a failed ADD, of this call or an earlier one: no

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cni::json::Object;
-use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, Repaired, code};
+use cni::{AddResult, AttachmentKey, Command, Error, GcAttachment, RepairReport, code};
 use cni_invoke::{InvokeError, Request, find, find_own};
 
 use crate::{Call, codes};
@@ -129,7 +129,7 @@ impl Delegate<'_> {
     /// As [`Delegate::add`].
     pub fn repair(&self) -> Result<Vec<String>, Error> {
         let stdout = self.run(Command::Check, self.deadline()).map_err(Failure::into_error)?;
-        Ok(Repaired::parse(&stdout).lines)
+        Ok(RepairReport::parse(&stdout).lines)
     }
 
     /// Runs GC.

@@ -38,7 +38,7 @@ pub struct Info {
     /// nothing to do.
     pub sole_capability: Option<&'static str>,
     /// Whether the host routes the containers' packets.
-    pub routed: Routed,
+    pub routed: HostRouting,
     /// Where its configuration has the plugins that it calls, besides its IPAM plugin.
     pub inner: Option<Inner>,
     /// It may be the first of a list although it is [`Role::Chained`]: without arguments it has
@@ -67,7 +67,7 @@ pub enum Role {
 
 /// Whether the host routes the packets of a plugin's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Routed {
+pub enum HostRouting {
     /// It never does.
     Never,
     /// It always does.
@@ -105,7 +105,7 @@ impl Info {
             versions: Version::ALL,
             capabilities: &[],
             sole_capability: None,
-            routed: Routed::Never,
+            routed: HostRouting::Never,
             inner: None,
             succeeds_alone: false,
             over_the_link: false,
@@ -145,7 +145,7 @@ impl Info {
 
     /// The host routes its containers' packets.
     #[must_use]
-    pub const fn routed(self, routed: Routed) -> Self {
+    pub const fn routed(self, routed: HostRouting) -> Self {
         Info { routed, ..self }
     }
 

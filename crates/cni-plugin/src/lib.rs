@@ -18,9 +18,9 @@ pub use {cni, cni_invoke, state};
 
 pub use call::Call;
 pub use delegate::{Delegate, TIMEOUT};
-pub use info::{Info, Inner, Role, Routed};
+pub use info::{HostRouting, Info, Inner, Role};
 pub use respond::{examine, respond};
-pub use serve::{Serve, answer, serve};
+pub use serve::{ProcessIo, answer, serve};
 
 /// A CNI plugin: what it is, and what it does for each verb.
 ///

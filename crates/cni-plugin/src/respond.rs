@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use cni::{
     AttachmentKey, CallEnv, Command, CommonConfig, ContainerId, Error, GcAttachment, IfName,
-    NetworkName, Repaired, Version, code, version,
+    NetworkName, RepairReport, Version, code, version,
 };
 use cni_invoke::{Output, Status};
 use kernel::netns::Netns;
@@ -293,11 +293,11 @@ fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
 fn repair(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
     let Outcome { repaired, checked } = plugin.repair_and_check(call);
     match (repaired, checked) {
-        (Ok(lines), Ok(())) => Ok(Repaired { lines }.to_json()),
+        (Ok(lines), Ok(())) => Ok(RepairReport { lines }.to_json()),
         (Err(failed), Ok(())) => {
             // The check passed in spite of it.
             call.warn(format_args!("could not put back everything: {failed}"));
-            Ok(Repaired::default().to_json())
+            Ok(RepairReport::default().to_json())
         }
         (Ok(lines), Err(drift)) if lines.is_empty() => Err(drift),
         (Ok(lines), Err(drift)) => {

@@ -12,7 +12,7 @@ use crate::{Context, Plugin, respond};
 
 /// The inputs and outputs of a plugin's process: passed in by `main`, so that nothing below it
 /// reads globals.
-pub struct Serve<'a> {
+pub struct ProcessIo<'a> {
     /// The environment, normally [`std::env::vars_os`].
     pub environment: Vec<(OsString, OsString)>,
     /// Standard input.
@@ -27,13 +27,13 @@ pub struct Serve<'a> {
     pub build: &'a str,
 }
 
-impl std::fmt::Debug for Serve<'_> {
+impl std::fmt::Debug for ProcessIo<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Serve").field("roots", &self.roots).finish_non_exhaustive()
+        f.debug_struct("ProcessIo").field("roots", &self.roots).finish_non_exhaustive()
     }
 }
 
-impl Serve<'_> {
+impl ProcessIo<'_> {
     /// Returns the protocol's part of the environment. Values that are not UTF-8 are passed on with
     /// replacement characters, which the checks then refuse if they name an object.
     #[must_use]
@@ -73,9 +73,9 @@ pub fn answer(
     env: &CallEnv,
     stdin: &mut dyn Read,
     context: &Context<'_>,
-    world: &mut Serve<'_>,
+    world: &mut ProcessIo<'_>,
 ) -> ExitCode {
-    let mut stdin = Kept { stdin, read: Vec::new() };
+    let mut stdin = KeptInput { stdin, read: Vec::new() };
     let output = respond(plugin, env, &mut stdin, context);
     let code = world.write(&output);
     let lost = output.status == Status::Success && code != ExitCode::SUCCESS;
@@ -102,12 +102,12 @@ fn undoing(config: &[u8]) -> Vec<u8> {
 }
 
 /// Standard input that keeps what was read from it.
-struct Kept<'a> {
+struct KeptInput<'a> {
     stdin: &'a mut dyn Read,
     read: Vec<u8>,
 }
 
-impl Read for Kept<'_> {
+impl Read for KeptInput<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.stdin.read(buffer)?;
         self.read.extend_from_slice(&buffer[..length]);
@@ -117,13 +117,13 @@ impl Read for Kept<'_> {
 
 /// Runs a plugin as a whole process: delegated plugins are executed.
 #[must_use]
-pub fn serve(plugin: &dyn Plugin, mut world: Serve<'_>) -> ExitCode {
+pub fn serve(plugin: &dyn Plugin, mut world: ProcessIo<'_>) -> ExitCode {
     let env = world.call_env();
     let exec = Exec::new(std::mem::take(&mut world.environment));
-    let Serve { environment, stdin, stdout, stderr, roots, build } = world;
+    let ProcessIo { environment, stdin, stdout, stderr, roots, build } = world;
     let context = Context { roots: &roots, executor: &exec, deadline: None, build };
     let mut nothing = io::empty();
     let roots = roots.clone();
-    let mut world = Serve { environment, stdin: &mut nothing, stdout, stderr, roots, build };
+    let mut world = ProcessIo { environment, stdin: &mut nothing, stdout, stderr, roots, build };
     answer(plugin, &env, stdin, &context, &mut world)
 }

@@ -37,8 +37,8 @@ use serde_json::value::RawValue;
 use state::{Durability, FileError};
 
 use crate::Attachment;
-use crate::error::{PluginFailure, Refused};
-use file::{Locked, Taken};
+use crate::error::{PluginFailure, PluginRefusal};
+use file::{FileLock, LockOutcome};
 use format::{Content, End, Entry};
 
 /// The folder that libcni uses by default.
@@ -86,7 +86,7 @@ pub struct CachedAttachment {
     /// Why ADD failed, in the plugin's words, if a runtime of ours ran it.
     pub failed: Option<String>,
     /// The plugin that refused its configuration at that ADD.
-    pub refused: Option<Refused>,
+    pub refused: Option<PluginRefusal>,
 }
 
 /// What the cache holds.
@@ -96,13 +96,13 @@ pub struct Listing {
     /// The attachments, sorted by the names of their files.
     pub attachments: Vec<CachedAttachment>,
     /// Files that hold no attachment.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedFile>,
 }
 
 /// A file in the cache that holds no attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PassedOver {
+pub struct SkippedFile {
     /// The file.
     pub path: PathBuf,
     /// Why it is not used.
@@ -260,11 +260,11 @@ pub(crate) struct Reservation {
     unfinished: Option<Vec<u8>>,
     /// Keeps other ADDs of the attachment away, and shows that this one is running:
     /// [`CachedAttachment::is_under_way`].
-    locked: Locked,
+    locked: FileLock,
 }
 
 /// What became of an attempt to reserve a file that is there.
-enum Reserved {
+enum ReserveOutcome {
     Yes(Reservation),
     /// It is not there any more.
     No,
@@ -342,7 +342,7 @@ impl Cache {
                     }
                 }
                 Ok(None) => {}
-                Err(reason) => listing.passed_over.push(PassedOver { path, reason }),
+                Err(reason) => listing.passed_over.push(SkippedFile { path, reason }),
             }
         }
         Ok(listing)
@@ -435,15 +435,19 @@ impl Cache {
         let document = format::write(&key.network, attachment, config, End::Open, boot_id);
         for _ in 0..RESERVE_TRIES {
             match self.reserve_once(key, &document)? {
-                Reserved::Yes(reservation) => return Ok(Some(reservation)),
-                Reserved::Busy => return Ok(None),
-                Reserved::No => {}
+                ReserveOutcome::Yes(reservation) => return Ok(Some(reservation)),
+                ReserveOutcome::Busy => return Ok(None),
+                ReserveOutcome::No => {}
             }
         }
         Ok(None)
     }
 
-    fn reserve_once(&self, key: &AttachmentKey, document: &[u8]) -> Result<Reserved, CacheError> {
+    fn reserve_once(
+        &self,
+        key: &AttachmentKey,
+        document: &[u8],
+    ) -> Result<ReserveOutcome, CacheError> {
         if let Lookup::Found(found) = self.look_up(key) {
             return self.reserve_again(found.path.clone(), Some(found), document);
         }
@@ -452,7 +456,7 @@ impl Cache {
             if let Some(locked) = file::create(path, document).map_err(CacheError::File)? {
                 let path = path.clone();
                 let (existing, unfinished) = (None, None);
-                return Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }));
+                return Ok(ReserveOutcome::Yes(Reservation { path, existing, unfinished, locked }));
             }
             if !self.is_of_another(path, key) {
                 return self.reserve_again(path.clone(), None, document);
@@ -469,24 +473,24 @@ impl Cache {
         path: PathBuf,
         found: Option<Box<CachedAttachment>>,
         document: &[u8],
-    ) -> Result<Reserved, CacheError> {
-        let locked = match Locked::take_at(&path) {
-            Taken::Gone => return Ok(Reserved::No),
-            Taken::Busy => return Ok(Reserved::Busy),
-            Taken::Locked(locked) => locked,
+    ) -> Result<ReserveOutcome, CacheError> {
+        let locked = match FileLock::take_at(&path) {
+            LockOutcome::Gone => return Ok(ReserveOutcome::No),
+            LockOutcome::Busy => return Ok(ReserveOutcome::Busy),
+            LockOutcome::Locked(locked) => locked,
         };
         let is_unfinished = found.as_ref().is_some_and(|found| found.result.is_none());
         let existing = found.filter(|found| found.result.is_some());
         if existing.is_some() {
             let unfinished = None;
-            return Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }));
+            return Ok(ReserveOutcome::Yes(Reservation { path, existing, unfinished, locked }));
         }
         let unfinished = match is_unfinished {
             true => state::read_optional(&path).map_err(CacheError::File)?,
             false => None,
         };
         let locked = file::replace(&path, document).map_err(CacheError::File)?;
-        Ok(Reserved::Yes(Reservation { path, existing, unfinished, locked }))
+        Ok(ReserveOutcome::Yes(Reservation { path, existing, unfinished, locked }))
     }
 
     fn is_of_another(&self, path: &Path, key: &AttachmentKey) -> bool {

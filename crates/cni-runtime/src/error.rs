@@ -63,7 +63,7 @@ impl std::error::Error for PluginFailure {}
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct Refused {
+pub struct PluginRefusal {
     /// The plugin of the list. It may have called the one that refused.
     #[serde(rename = "type")]
     pub plugin_type: String,
@@ -90,15 +90,15 @@ pub enum PluginError {
 
 impl PluginFailure {
     /// Returns how a plugin refused its configuration, if that is what happened.
-    pub(crate) fn refused(&self) -> Option<Refused> {
+    pub(crate) fn refused(&self) -> Option<PluginRefusal> {
         let PluginError::Reported(error) = &*self.error else { return None };
         let refusal = error.refusal()?;
-        Some(Refused { plugin_type: self.plugin_type.clone(), refusal })
+        Some(PluginRefusal { plugin_type: self.plugin_type.clone(), refusal })
     }
 
     /// Says whether this DEL met nothing but the refusal with which ADD had failed:
     /// [`Error::is_only`].
-    pub(crate) fn is_only(&self, refused: &Refused) -> bool {
+    pub(crate) fn is_only(&self, refused: &PluginRefusal) -> bool {
         matches!(&*self.error, PluginError::Reported(error) if error.is_only(&refused.refusal))
             && self.plugin_type == refused.plugin_type
     }

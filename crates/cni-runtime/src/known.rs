@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
-use kernel::living::{Census, Life, Noted, Sign};
+use kernel::living::{Census, Life, NetnsNote, Sign};
 use serde::Serialize;
-use state::{Damaged, Index, Record, Roots};
+use state::{DamagedFile, Index, Record, Roots};
 
-use crate::cache::{CacheError, CachedAttachment, PassedOver};
-use crate::runtime::Whose;
+use crate::cache::{CacheError, CachedAttachment, SkippedFile};
+use crate::runtime::PluginChoice;
 use crate::{Attachment, DelError, Runtime};
 
 /// What is known of a container's namespace.
@@ -50,7 +50,7 @@ impl From<Life> for Presence {
 /// An attachment, with everything that is known of it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Known {
+pub struct KnownAttachment {
     /// The attachment.
     pub key: AttachmentKey,
     /// The runtime's record; `None` when a runtime made it that keeps its cache elsewhere.
@@ -60,7 +60,7 @@ pub struct Known {
     /// Whether the container is still there.
     pub presence: Presence,
     /// The runtime's file for it, if that is damaged: which file, and why.
-    pub damaged: Option<PassedOver>,
+    pub damaged: Option<SkippedFile>,
 }
 
 /// Where Docker's driver records its endpoints, and the copies of these records (docs/files.md,
@@ -71,7 +71,7 @@ const DOCKERS_COPIES: &str = "docker/records/endpoints";
 /// Why an attachment of a living container cannot be repaired by its runtime's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Apart {
+pub enum RepairObstacle {
     /// It is of a container of Docker's: plugins worked in a namespace of Docker's driver, and
     /// Docker has moved the interface since, or is about to.
     Dockers,
@@ -83,15 +83,15 @@ pub enum Apart {
     Unseen,
 }
 
-impl Apart {
+impl RepairObstacle {
     /// Returns the words for several such attachments.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Apart::Dockers => "of Docker's containers, which `netwrightd repair` repairs",
-            Apart::Elsewhere => "of runtimes that keep their cache elsewhere",
-            Apart::Unfinished => "whose ADD is not complete",
-            Apart::Unseen => "whose namespace cannot be seen",
+            RepairObstacle::Dockers => "of Docker's containers, which `netwrightd repair` repairs",
+            RepairObstacle::Elsewhere => "of runtimes that keep their cache elsewhere",
+            RepairObstacle::Unfinished => "whose ADD is not complete",
+            RepairObstacle::Unseen => "whose namespace cannot be seen",
         }
     }
 }
@@ -99,14 +99,14 @@ impl Apart {
 /// Every attachment, and what could not be read.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Everything {
+pub struct Inventory {
     /// The attachments, sorted by their keys.
-    pub known: Vec<Known>,
+    pub known: Vec<KnownAttachment>,
     /// Files that were skipped, one line each.
     pub notices: Vec<String>,
     /// Damaged records of our plugins that are of none of the attachments, as far as can be seen
-    /// ([`state::Read::nameless`]): a container may be attached by each.
-    pub nameless: Vec<Damaged>,
+    /// ([`state::ReadOutcome::nameless`]): a container may be attached by each.
+    pub nameless: Vec<DamagedFile>,
 }
 
 /// What was removed of an attachment.
@@ -125,7 +125,7 @@ impl Runtime<'_> {
     ///
     /// # Errors
     /// [`CacheError::File`] when the cache's folder cannot be read.
-    pub fn everything(&self, roots: &Roots) -> Result<Everything, CacheError> {
+    pub fn everything(&self, roots: &Roots) -> Result<Inventory, CacheError> {
         self.everything_by(roots, &Census::new())
     }
 
@@ -133,7 +133,7 @@ impl Runtime<'_> {
     ///
     /// # Errors
     /// As [`Runtime::everything`].
-    pub fn everything_by(&self, roots: &Roots, census: &Census) -> Result<Everything, CacheError> {
+    pub fn everything_by(&self, roots: &Roots, census: &Census) -> Result<Inventory, CacheError> {
         self.read_all(roots, &|written| match presence_of(written, census) {
             Presence::Unknown if written.is_taken_back(roots) => Presence::Gone,
             presence => presence,
@@ -145,7 +145,7 @@ impl Runtime<'_> {
     ///
     /// # Errors
     /// As [`Runtime::everything`].
-    pub fn everything_at_paths(&self, roots: &Roots) -> Result<Everything, CacheError> {
+    pub fn everything_at_paths(&self, roots: &Roots) -> Result<Inventory, CacheError> {
         self.read_all(roots, &|written| {
             if written.is_of_an_earlier_boot() {
                 return Presence::Gone;
@@ -159,8 +159,8 @@ impl Runtime<'_> {
     fn read_all(
         &self,
         roots: &Roots,
-        judge: &dyn Fn(&Written<'_>) -> Presence,
-    ) -> Result<Everything, CacheError> {
+        judge: &dyn Fn(&WrittenRecords<'_>) -> Presence,
+    ) -> Result<Inventory, CacheError> {
         let listing = self.cached_attachments(None)?;
         let mut notices: Vec<String> = listing
             .passed_over
@@ -182,21 +182,21 @@ impl Runtime<'_> {
         }
         let known = found.into_iter().map(|(key, (cached, records))| {
             let presence =
-                judge(&Written { key: &key, cached: cached.as_ref(), records: &records });
+                judge(&WrittenRecords { key: &key, cached: cached.as_ref(), records: &records });
             let damaged = match cached {
                 Some(_) => None,
                 None => passed_over.iter().find(|file| self.cache.is_file_of(&file.path, &key)),
             };
-            Known { key, cached, records, presence, damaged: damaged.cloned() }
+            KnownAttachment { key, cached, records, presence, damaged: damaged.cloned() }
         });
-        Ok(Everything { known: known.collect(), notices, nameless })
+        Ok(Inventory { known: known.collect(), notices, nameless })
     }
 
     /// Detaches with the configuration with which the attachment was made; `None` if that was not
-    /// recorded: then the caller must use the present one ([`Known::description`]).
+    /// recorded: then the caller must use the present one ([`KnownAttachment::description`]).
     pub fn del_known(
         &self,
-        known: &Known,
+        known: &KnownAttachment,
         deadline: Option<std::time::Instant>,
     ) -> Option<Result<(), DelError>> {
         let mut cached = known.cached.clone()?;
@@ -239,7 +239,7 @@ impl Runtime<'_> {
     /// record.
     pub fn remove_known(
         &self,
-        known: &Known,
+        known: &KnownAttachment,
         roots: &Roots,
         recorded: &dyn Fn(&[Record]) -> Option<NetworkList>,
         lives_again: &dyn Fn(&[Record]) -> bool,
@@ -298,13 +298,13 @@ impl Runtime<'_> {
 
     /// Says whether the runtime's record is of another life of the container than our plugins'
     /// records: their namespace is gone, and the interface of its result exists.
-    fn is_renewed(&self, known: &Known, records: &[Record]) -> bool {
+    fn is_renewed(&self, known: &KnownAttachment, records: &[Record]) -> bool {
         if !is_past(known, records) {
             return false;
         }
         let cached = self.cached_attachment(&known.key).ok().flatten();
         cached.is_some_and(|cached| {
-            let written = Written { key: &known.key, cached: Some(&cached), records: &[] };
+            let written = WrittenRecords { key: &known.key, cached: Some(&cached), records: &[] };
             presence_of(&written, &Census::new()) == Presence::Alive
         })
     }
@@ -313,12 +313,12 @@ impl Runtime<'_> {
     /// the attachment's names alone.
     fn remove_past(
         mut self,
-        known: &Known,
+        known: &KnownAttachment,
         index: &Index,
         recorded: &dyn Fn(&[Record]) -> Option<NetworkList>,
         deadline: Option<std::time::Instant>,
     ) -> Result<(), Error> {
-        self.whose = Whose::Own;
+        self.whose = PluginChoice::Own;
         self.gone.iter_mut().flatten().for_each(|one| one.renewed = true);
         let mut description = known.description();
         description.netns.clear();
@@ -332,7 +332,7 @@ impl Runtime<'_> {
     /// Returns a runtime for the DEL of an attachment: if the attachment is gone, DEL removes
     /// nothing that came back since the look.
     #[must_use]
-    pub fn for_known(&self, known: &Known) -> Self {
+    pub fn for_known(&self, known: &KnownAttachment) -> Self {
         if known.presence != Presence::Gone {
             return self.clone();
         }
@@ -342,7 +342,7 @@ impl Runtime<'_> {
     /// Returns a runtime for the DEL of an attachment in the state that was seen: what is made of
     /// it now, or was made since, stays. Its DEL does not run beside an ADD.
     #[must_use]
-    pub fn for_seen(&self, known: &Known) -> Self {
+    pub fn for_seen(&self, known: &KnownAttachment) -> Self {
         let gone = known.records.iter().filter_map(|record| {
             let id = record.netns_id?;
             let cookie = record.netns_cookie;
@@ -356,20 +356,20 @@ impl CachedAttachment {
     /// Says whether the namespace to which its path leads has the interface that ADD reported.
     pub(crate) fn is_at_its_path(&self) -> bool {
         let key = self.key();
-        let written = Written { key: &key, cached: Some(self), records: &[] };
+        let written = WrittenRecords { key: &key, cached: Some(self), records: &[] };
         let netns = Path::new(&self.attachment.netns);
         self.result.is_some() && written.sign().is_some_and(|sign| sign.is_at(netns))
     }
 }
 
 /// What was recorded of an attachment.
-struct Written<'w> {
+struct WrittenRecords<'w> {
     key: &'w AttachmentKey,
     cached: Option<&'w CachedAttachment>,
     records: &'w [Record],
 }
 
-impl Written<'_> {
+impl WrittenRecords<'_> {
     /// Says whether everything known of it was recorded before the last start of the machine.
     /// Plugins' records do not outlive a restart.
     fn is_of_an_earlier_boot(&self) -> bool {
@@ -390,7 +390,7 @@ impl Written<'_> {
         })
     }
 
-    /// Returns the PID namespace in which the runtime's record was made, as in [`Noted::pid_ns`].
+    /// Returns the PID namespace in which the runtime's record was made, as in [`NetnsNote::pid_ns`].
     fn pid_ns(&self) -> Option<u64> {
         self.cached?.attachment.pid_ns
     }
@@ -401,7 +401,7 @@ impl Written<'_> {
 
     /// Says what became of a namespace. If only its path was recorded, it lives only if the
     /// interface is in it: the path may lead to another namespace by now.
-    fn life(&self, noted: &Noted, census: &Census) -> Life {
+    fn life(&self, noted: &NetnsNote, census: &Census) -> Life {
         match census.life(noted) {
             Life::Living if noted.id.is_none() && !self.is_at(&noted.path) => Life::Unknown,
             life => life,
@@ -423,7 +423,8 @@ impl Written<'_> {
             found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         };
         let passages = roots.run.join(state::PASSAGES);
-        let passed = |noted: &Noted| noted.path.starts_with(&passages) && is_absent(&noted.path);
+        let passed =
+            |noted: &NetnsNote| noted.path.starts_with(&passages) && is_absent(&noted.path);
         let noted = self.noted();
         let copies = roots.run.join(DOCKERS_COPIES);
         let file = format!("{}.json", self.key.container_id);
@@ -436,7 +437,7 @@ impl Written<'_> {
     }
 
     /// Returns everything that identifies the container's namespace.
-    fn noted(&self) -> Vec<Noted> {
+    fn noted(&self) -> Vec<NetnsNote> {
         let mut all = state::noted_in(self.records);
         let cached = self.cached.map(|cached| Path::new(&cached.attachment.netns));
         if let Some(path) = cached.filter(|path| !path.as_os_str().is_empty())
@@ -445,13 +446,13 @@ impl Written<'_> {
             // What a plugin recorded under another path applies to this namespace too.
             let like = all.iter().find(|noted| noted.id.is_some()).cloned().unwrap_or_default();
             let passage = state::is_passage(path);
-            all.push(Noted { path: path.to_owned(), passage, ..like });
+            all.push(NetnsNote { path: path.to_owned(), passage, ..like });
         }
         all
     }
 }
 
-fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
+fn presence_of(written: &WrittenRecords<'_>, census: &Census) -> Presence {
     if written.is_of_an_earlier_boot() {
         return Presence::Gone;
     }
@@ -490,12 +491,12 @@ fn presence_of(written: &Written<'_>, census: &Census) -> Presence {
 }
 
 /// Says whether some namespace of the machine has the interface that ADD reported.
-fn is_elsewhere(written: &Written<'_>, census: &Census) -> bool {
+fn is_elsewhere(written: &WrittenRecords<'_>, census: &Census) -> bool {
     written.sign().is_some_and(|sign| census.seek(&sign, written.pid_ns()) == Life::Living)
 }
 
 /// Says what became of a container by the interface that ADD reported.
-fn life_of_interface(written: &Written<'_>, census: &Census) -> Life {
+fn life_of_interface(written: &WrittenRecords<'_>, census: &Census) -> Life {
     match written.sign() {
         Some(sign) => census.seek(&sign, written.pid_ns()),
         // That ADD has died, and no plugin recorded a namespace in which it worked. From elsewhere
@@ -509,13 +510,13 @@ fn netns_of(records: &[Record]) -> Option<String> {
     records.iter().find_map(|record| Some(record.netns.as_ref()?.to_string_lossy().into_owned()))
 }
 
-impl Known {
+impl KnownAttachment {
     /// Describes one of several networks that together are an attachment; nothing but this entry is
     /// known of it.
     #[must_use]
-    pub fn part(of: &Known, cached: CachedAttachment) -> Self {
+    pub fn part(of: &KnownAttachment, cached: CachedAttachment) -> Self {
         let key = cached.key();
-        Known {
+        KnownAttachment {
             presence: of.presence,
             cached: Some(cached),
             key,
@@ -545,14 +546,14 @@ impl Known {
     /// Says why an attachment whose container is not gone is not to be repaired; `None` when it is
     /// to be repaired, or when its damaged file is to be reported.
     #[must_use]
-    pub fn apart(&self, roots: &Roots) -> Option<Apart> {
+    pub fn apart(&self, roots: &Roots) -> Option<RepairObstacle> {
         if self.is_dockers(roots) {
-            return Some(Apart::Dockers);
+            return Some(RepairObstacle::Dockers);
         }
         match (self.presence, &self.cached) {
-            (Presence::Unknown, _) => Some(Apart::Unseen),
-            (_, Some(cached)) if cached.result.is_none() => Some(Apart::Unfinished),
-            (_, None) if self.damaged.is_none() => Some(Apart::Elsewhere),
+            (Presence::Unknown, _) => Some(RepairObstacle::Unseen),
+            (_, Some(cached)) if cached.result.is_none() => Some(RepairObstacle::Unfinished),
+            (_, None) if self.damaged.is_none() => Some(RepairObstacle::Elsewhere),
             _ => None,
         }
     }
@@ -598,12 +599,12 @@ impl Known {
 }
 
 /// Says whether an attachment is of a namespace that our plugins recorded and that is gone.
-fn is_past(known: &Known, records: &[Record]) -> bool {
+fn is_past(known: &KnownAttachment, records: &[Record]) -> bool {
     known.presence == Presence::Gone && records.iter().any(|record| record.netns_id.is_some())
 }
 
 /// Returns the error for records of an attachment that its removal has left.
-fn left_of(known: &Known, index: &Index) -> Result<(), Error> {
+fn left_of(known: &KnownAttachment, index: &Index) -> Result<(), Error> {
     let left = index.of_attachment(&known.key);
     let plugin = left.found.first().map(|record| format!("the record of {:?}", record.plugin));
     let damaged =
@@ -632,7 +633,7 @@ mod tests {
         for path in ["", "/nonexistent/netns", "/etc/hostname", "/proc/self/ns/net"] {
             let record = Record::new(key.clone(), "bridge", "", serde_json::Value::Null);
             let records = [record.with_netns(path, None)];
-            let written = Written { key: &key, cached: None, records: &records };
+            let written = WrittenRecords { key: &key, cached: None, records: &records };
             assert_eq!(presence_of(&written, &census), Presence::Unknown, "{path}");
         }
     }

@@ -41,13 +41,13 @@ const A_FOLDER: &str = "a folder: only drop-ins of the network with this name ar
 #[derive(Debug)]
 pub struct ConfigFolder {
     dir: PathBuf,
-    considered: Vec<Considered>,
+    considered: Vec<ConsideredFile>,
 }
 
 /// A file or folder that was read.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Considered {
+pub struct ConsideredFile {
     /// Its path.
     pub path: PathBuf,
     /// What its name says it is.
@@ -128,7 +128,7 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Shown as one line: the path and what it turned out to be.
-impl fmt::Display for Considered {
+impl fmt::Display for ConsideredFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
             Outcome::Refused(refusal) if refusal.path == self.path => return refusal.fmt(f),
@@ -248,7 +248,7 @@ impl ConfigFolder {
 
     /// Lists what was read, in order of precedence.
     #[must_use]
-    pub fn considered(&self) -> &[Considered] {
+    pub fn considered(&self) -> &[ConsideredFile] {
         &self.considered
     }
 
@@ -293,7 +293,7 @@ impl ConfigFolder {
         if let Some(refusal) = self.refusals().find(unfinished) {
             return Err(LoadError::Unfinished { name: name.to_owned(), refusal: refusal.clone() });
         }
-        let considered = self.considered.iter().map(Considered::to_string).collect();
+        let considered = self.considered.iter().map(ConsideredFile::to_string).collect();
         Err(if files == 0 {
             LoadError::Empty { dir: self.dir.clone(), considered }
         } else {
@@ -317,7 +317,7 @@ impl ConfigFolder {
                 Err(refusal) => Outcome::Refused(refusal),
             }
         };
-        self.considered.push(Considered { path: path.to_owned(), kind, outcome });
+        self.considered.push(ConsideredFile { path: path.to_owned(), kind, outcome });
         self.considered.append(&mut dropped_in);
     }
 
@@ -383,7 +383,7 @@ fn kind_of(path: &Path) -> Kind {
 fn read_file(
     path: &Path,
     kind: Kind,
-    dropped_in: &mut Vec<Considered>,
+    dropped_in: &mut Vec<ConsideredFile>,
 ) -> Result<NetworkList, Refusal> {
     let refuse = |line, column, reason: String, network, unfinished| Refusal {
         path: path.to_owned(),
@@ -438,7 +438,7 @@ fn reason(error: &Error, kind: Kind, document: &[u8]) -> String {
 fn add_drop_ins(
     path: &Path,
     list: &mut NetworkList,
-    considered: &mut Vec<Considered>,
+    considered: &mut Vec<ConsideredFile>,
 ) -> Result<(), Refusal> {
     // The name becomes a path component here.
     let plain = !list.name.is_empty() && !list.name.contains(['/', '\0']) && list.name != "..";
@@ -469,7 +469,7 @@ fn add_drop_ins(
                     network: list.name.clone(),
                     plugin_type: plugin.plugin_type.clone(),
                 };
-                considered.push(Considered { path, kind: Kind::DropIn, outcome });
+                considered.push(ConsideredFile { path, kind: Kind::DropIn, outcome });
                 added.push(plugin);
             }
             Err(mut refusal) => {

@@ -21,16 +21,16 @@ mod repair;
 mod several;
 mod version;
 
-pub use add::Added;
-pub use del::Deleted;
+pub use add::AddedAttachment;
+pub use del::DeletedAttachment;
 pub use gc::GcReport;
-pub use repair::{Moved, Repairs};
-pub use several::{Left, Member, SeveralError};
+pub use repair::{MovedInterface, Repairs};
+pub use several::{FailedNetworks, Member, SeveralError};
 pub use version::VersionInfo;
 
 /// A result that is passed along a chain, in the version of the list.
 #[derive(Debug, Clone)]
-pub(crate) struct Chained {
+pub(crate) struct ChainResult {
     /// The text, which keeps keys that this library does not know.
     pub(crate) raw: Box<RawValue>,
     pub(crate) result: AddResult,
@@ -53,14 +53,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) list: &'a NetworkList,
     pub(crate) command: Command,
     pub(crate) attachment: Option<&'a Attachment>,
-    pub(crate) previous: Option<&'a Chained>,
+    pub(crate) previous: Option<&'a ChainResult>,
     pub(crate) valid: Option<&'a [GcAttachment]>,
     /// CHECK: repair first.
     pub(crate) repair: bool,
     /// CHECK: tell each difference by itself.
     pub(crate) look: bool,
     /// CHECK: where the interface is, if not where ADD made it.
-    pub(crate) moved: Option<&'a Moved>,
+    pub(crate) moved: Option<&'a MovedInterface>,
     /// ADD: the types of the plugins after this one.
     pub(crate) followed_by: Option<&'a [&'a str]>,
 }

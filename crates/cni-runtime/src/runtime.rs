@@ -49,12 +49,12 @@ pub struct Runtime<'e> {
     /// DEL undoes an ADD that failed.
     pub(crate) undo: bool,
     /// Whose plugins are called.
-    pub(crate) whose: Whose,
+    pub(crate) whose: PluginChoice,
 }
 
 /// Which of several plugins of one type is called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum PluginChoice {
     /// The first in the path.
     #[default]
     First,
@@ -97,7 +97,7 @@ impl<'e> Runtime<'e> {
             netns_override: String::new(),
             gone: None,
             undo: false,
-            whose: Whose::default(),
+            whose: PluginChoice::default(),
         }
     }
 
@@ -182,9 +182,11 @@ impl<'e> Runtime<'e> {
     pub fn find_plugin(&self, plugin_type: &str) -> Result<PathBuf, cni_invoke::FindError> {
         let own = || cni_invoke::find_own(plugin_type, &self.plugin_path, &*self.executor);
         match self.whose {
-            Whose::First => cni_invoke::find(plugin_type, &self.plugin_path),
-            Whose::OwnFirst => own().or_else(|_| cni_invoke::find(plugin_type, &self.plugin_path)),
-            Whose::Own => own(),
+            PluginChoice::First => cni_invoke::find(plugin_type, &self.plugin_path),
+            PluginChoice::OwnFirst => {
+                own().or_else(|_| cni_invoke::find(plugin_type, &self.plugin_path))
+            }
+            PluginChoice::Own => own(),
         }
     }
 
@@ -231,7 +233,7 @@ impl<'e> Runtime<'e> {
         let dirs = std::mem::take(&mut self.plugin_path);
         let (own, others) = dirs.into_iter().partition::<Vec<_>, _>(|dir| has_own(dir));
         self.plugin_path = [own, others].concat();
-        self.whose = Whose::OwnFirst;
+        self.whose = PluginChoice::OwnFirst;
         self
     }
 

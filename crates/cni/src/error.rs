@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::plain;
 use crate::text::system;
-use crate::{Differs, json};
+use crate::{ItemDrift, json};
 
 /// Codes of the specification (CNI 1.1.0 §5 "Error") and of the reference implementation.
 pub mod code {
@@ -57,8 +57,8 @@ pub struct Error {
     #[serde(rename = "netwright/foreign", skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
     /// The differences, one by one, if CHECK was asked for them ([`crate::LOOK`]).
-    #[serde(rename = "netwright/differences", skip_serializing_if = "<[Differs]>::is_empty")]
-    pub differences: Box<[Differs]>,
+    #[serde(rename = "netwright/differences", skip_serializing_if = "<[ItemDrift]>::is_empty")]
+    pub differences: Box<[ItemDrift]>,
     /// Something remains of the attachment: ADD could not undo all that it did, or DEL keeps what it
     /// recorded. DEL is needed. Only plugins of this project say it.
     #[serde(rename = "netwright/left", skip_serializing_if = "std::ops::Not::not")]
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for Error {
             #[serde(rename = "netwright/foreign")]
             foreign: bool,
             #[serde(rename = "netwright/differences")]
-            differences: Box<[Differs]>,
+            differences: Box<[ItemDrift]>,
             #[serde(rename = "netwright/left")]
             left: bool,
             #[serde(rename = "netwright/refusal")]

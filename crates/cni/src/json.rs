@@ -32,7 +32,7 @@ mod object;
 mod unknown;
 mod words;
 
-use lenient::Lenient;
+use lenient::LenientDeserializer;
 pub use object::Object;
 pub use unknown::{UnknownKey, unknown_keys, unknown_keys_besides};
 pub use words::plain;
@@ -170,12 +170,12 @@ pub(crate) fn from_part<'de, T: Deserialize<'de>>(
     raw: &'de RawValue,
     document: &str,
 ) -> Result<T, JsonError> {
-    T::deserialize(Lenient::new(raw, None)).map_err(|error| error.place(document))
+    T::deserialize(LenientDeserializer::new(raw, None)).map_err(|error| error.place(document))
 }
 
 /// Splits an object into its entries; `null` has none.
 pub(crate) fn entries(document: &str) -> Result<Vec<(String, &RawValue)>, JsonError> {
-    Lenient::new(whole(document)?, None).pairs()
+    LenientDeserializer::new(whole(document)?, None).pairs()
 }
 
 /// Returns bytes as text.

@@ -36,8 +36,8 @@ pub use follow::FOLLOWED_BY;
 pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};
 pub use owner::{AttachmentKey, GcAttachment};
-pub use repair::{ATTACHED_AS, Differs, LOOK, REPAIR, Repaired};
-pub use result::{AddResult, Dns, Dropping, Interface, IpConfig, Route};
+pub use repair::{ATTACHED_AS, ItemDrift, LOOK, REPAIR, RepairReport};
+pub use result::{AddResult, Dns, DropKind, Interface, IpConfig, Route};
 pub use undo::UNDO;
 pub use version::Version;
 

@@ -14,7 +14,7 @@ pub const LOOK: &str = "netwright/look";
 /// One difference between what ADD made and what is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Differs {
+pub struct ItemDrift {
     /// What differs, in one clause.
     pub what: String,
     /// What an administrator does about it; empty if repair restores it.
@@ -35,13 +35,13 @@ pub const ATTACHED_AS: &str = "netwright/attached-as";
 /// each thing. A plain CHECK answers nothing, and so does a plugin that does not know how to
 /// repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Repaired {
+pub struct RepairReport {
     /// The lines.
     #[serde(rename = "netwright/repaired", default)]
     pub lines: Vec<String>,
 }
 
-impl Repaired {
+impl RepairReport {
     /// Writes the answer; empty when nothing was restored.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
@@ -65,11 +65,11 @@ mod tests {
     #[test]
     fn what_was_put_back_is_read_back_and_anything_else_is_nothing() {
         let lines = vec!["route 192.0.2.0/24".to_owned()];
-        let said = Repaired { lines };
-        assert_eq!(Repaired::parse(&said.to_json()), said);
-        assert!(Repaired::default().to_json().is_empty());
+        let said = RepairReport { lines };
+        assert_eq!(RepairReport::parse(&said.to_json()), said);
+        assert!(RepairReport::default().to_json().is_empty());
         for other in ["", "{}", "garbage", "[1]", "{\"netwright/repaired\": 5}"] {
-            assert_eq!(Repaired::parse(other.as_bytes()), Repaired::default(), "{other}");
+            assert_eq!(RepairReport::parse(other.as_bytes()), RepairReport::default(), "{other}");
         }
     }
 }

@@ -90,13 +90,13 @@ pub struct Route {
     pub scope: Option<u8>,
     /// What becomes of the packets, if they are dropped. Such a route leads to no link and has no
     /// next hop. An extension (key `type`): the specification knows only routes that lead somewhere.
-    pub drops: Option<Dropping>,
+    pub drops: Option<DropKind>,
 }
 
 /// How a route drops packets (`man 8 ip-route`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dropping {
+pub enum DropKind {
     /// Silently.
     Blackhole,
     /// With the answer that the host is not reachable.
@@ -105,14 +105,14 @@ pub enum Dropping {
     Prohibit,
 }
 
-impl Dropping {
+impl DropKind {
     /// Returns the word that configurations and `ip route` have for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Dropping::Blackhole => "blackhole",
-            Dropping::Unreachable => "unreachable",
-            Dropping::Prohibit => "prohibit",
+            DropKind::Blackhole => "blackhole",
+            DropKind::Unreachable => "unreachable",
+            DropKind::Prohibit => "prohibit",
         }
     }
 }

@@ -9,7 +9,7 @@ use agent::Config;
 use agent::rights::{self, Files, HostView, Rights};
 use kernel::confine::{
     Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE, Step,
-    Undone, confine, may_become_another,
+    UndoneStep, confine, may_become_another,
 };
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use state::Roots;
@@ -33,7 +33,7 @@ const SHARED_MODE: u32 = 0o755;
 #[derive(Debug, Default)]
 pub(crate) struct ConfinementOutcome {
     /// What the process's own surroundings do not permit, as in a container.
-    pub(crate) undone: Vec<Undone>,
+    pub(crate) undone: Vec<UndoneStep>,
     /// The service's socket, which only root could open.
     pub(crate) socket: Option<Listener>,
 }
@@ -72,7 +72,8 @@ pub(crate) fn apply(
         match may.and_then(|()| own_user::prepare(service, config, roots, user)) {
             Ok(()) => Some(user),
             Err(why) => {
-                undone.push(Undone { step: Step::User(user.uid), source: io::Error::other(why) });
+                undone
+                    .push(UndoneStep { step: Step::User(user.uid), source: io::Error::other(why) });
                 None
             }
         }

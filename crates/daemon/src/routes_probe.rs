@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use kernel::echo::{self, Echo, Heard, Question};
+use kernel::echo::{self, Echo, EchoAnswer, Question};
 use routing::routing::{Answer, Probe, Target};
 use routing::{Family, Path};
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub(crate) fn by_path(target: &Target, size: u32) -> Question {
 ///
 /// Where the network between the nodes routes pods' packets, the first question has arrived also if
 /// the node itself answers that it has no such address.
-pub(crate) fn judge(target: &Target, path: Heard, underlay: Heard) -> Probe {
+pub(crate) fn judge(target: &Target, path: EchoAnswer, underlay: EchoAnswer) -> Probe {
     let answer = |echo: Echo| match echo {
         Echo::Answered(_) => Answer::Yes,
         Echo::Silent => Answer::No,
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_node_that_says_it_has_no_such_address_was_reached() {
-        let heard = |echo, by: Option<&str>| Heard {
+        let heard = |echo, by: Option<&str>| EchoAnswer {
             echo,
             undelivered_by: by.map(|by| by.parse().unwrap()),
         };

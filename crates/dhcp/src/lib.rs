@@ -16,6 +16,6 @@ pub mod v6;
 
 pub use link::{MacAddr, MacAddrError};
 pub use option::RawOption;
-pub use received::{Ignored, Received};
+pub use received::{IgnoreReason, ReceiveOutcome};
 pub use saved::SavedLeaseError;
 pub use time::{Moment, Now, Timestamp, UnixTime};

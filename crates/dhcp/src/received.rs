@@ -2,18 +2,18 @@
 
 /// The result of receiving a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// It was the expected reply.
     Taken,
     /// It changed nothing.
-    Ignored(Ignored),
+    Ignored(IgnoreReason),
 }
 
-impl From<Result<(), Ignored>> for Received {
-    fn from(result: Result<(), Ignored>) -> Self {
+impl From<Result<(), IgnoreReason>> for ReceiveOutcome {
+    fn from(result: Result<(), IgnoreReason>) -> Self {
         match result {
-            Ok(()) => Received::Taken,
-            Err(ignored) => Received::Ignored(ignored),
+            Ok(()) => ReceiveOutcome::Taken,
+            Err(ignored) => ReceiveOutcome::Ignored(ignored),
         }
     }
 }
@@ -21,7 +21,7 @@ impl From<Result<(), Ignored>> for Received {
 /// Why a packet changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Ignored {
+pub enum IgnoreReason {
     /// It is not a message of the protocol, or a damaged one.
     #[error("not a well-formed DHCP message")]
     Malformed,

@@ -3,8 +3,8 @@
 //! [`Client`] is the state machine, [`Action`] what it wants done, [`Lease`] what it got. The
 //! crate's documentation has its states and what each part implements.
 //!
-//! The program that drives it needs a raw socket for [`How::Broadcast`] and for receiving while
-//! there is no address, a socket on port 68 of the address for [`How::Unicast`], and one for ARP
+//! The program that drives it needs a raw socket for [`Delivery::Broadcast`] and for receiving while
+//! there is no address, a socket on port 68 of the address for [`Delivery::Unicast`], and one for ARP
 //! while the client is in [`State::Probing`] (and after, to defend the address).
 //! [`frame`](crate::frame) encodes and decodes the frames.
 
@@ -20,8 +20,8 @@ mod reply;
 mod send;
 mod terms;
 
-pub use crate::{Ignored, Received, SavedLeaseError};
-pub use action::{Action, FailReason, How, LostReason, MessageKind, Transmit};
+pub use crate::{IgnoreReason, ReceiveOutcome, SavedLeaseError};
+pub use action::{Action, Delivery, FailReason, LostReason, MessageKind, Transmit};
 pub use client::{Client, Start, State};
 pub use config::{Config, DEFAULT_REQUEST, Defence, ProbeTiming, Timing, key_client_id};
 pub use lease::{Lease, RawOption, Route, SavedLease, Scope};

@@ -23,7 +23,7 @@ pub use config::{Config, DEFAULT_REQUEST, Duid, Timing, key_iaid};
 pub use lease::{Address, Lease, RawOption, SavedLease};
 pub use send::release_message;
 
-pub use crate::{Ignored, Received, SavedLeaseError};
+pub use crate::{IgnoreReason, ReceiveOutcome, SavedLeaseError};
 
 use std::net::Ipv6Addr;
 

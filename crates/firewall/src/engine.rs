@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::AttachmentKey;
-use kernel::living::{Census, Life, Noted};
+use kernel::living::{Census, Life, NetnsNote};
 use state::{Index, Lock, Record, Release};
 
 use crate::element::{Element, Field, Protocol, Set, Table, Value};
@@ -815,7 +815,7 @@ impl Holders<'_> {
         !known || noted.is_empty() || self.lives(&noted)
     }
 
-    fn lives(&self, noted: &[Noted]) -> bool {
+    fn lives(&self, noted: &[NetnsNote]) -> bool {
         noted.iter().any(|noted| self.census.life(noted) != Life::Gone)
     }
 

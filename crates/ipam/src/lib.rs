@@ -8,9 +8,9 @@
 //! - [`store`] is the folder: byte for byte what the reference writes and reads, so that a node can
 //!   switch from the Go plugins to ours, and back, with containers running.
 //!
-//! [`store::Locked::allocate`] joins them: while it holds the network's lock once, it reads, plans
-//! for *all* range sets, and only then writes. Nothing here knows about links, or where the folder
-//! is: paths are passed in.
+//! [`store::LockedStore::allocate`] joins them: while it holds the network's lock once, it reads,
+//! plans for *all* range sets, and only then writes. Nothing here knows about links, or where the
+//! folder is: paths are passed in.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -41,5 +41,6 @@ pub use keys::{DATA_DIR, Keys};
 pub use plan::{Assignment, PlanError, SetError};
 pub use range::{Range, RangeError, RangeSet, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 pub use store::{
-    AllocateError, Collected, Holder, Locked, Origin, Owner, Reservation, Store, StoreError,
+    AllocateError, CollectReport, Holder, LockedStore, Origin, Owner, Reservation, Store,
+    StoreError,
 };

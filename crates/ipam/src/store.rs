@@ -18,9 +18,9 @@
 //! file without a name. It is beside the network's folder and not in it, because the reference
 //! reads every file in the folder.
 //!
-//! [`Locked::allocate`] does not wait for the disk: a power failure ends every container, and
+//! [`LockedStore::allocate`] does not wait for the disk: a power failure ends every container, and
 //! losing a reservation together with its container is correct. A power failure may also leave the
-//! name without content. [`Locked::release`] flushes the folder before it returns; otherwise a
+//! name without content. [`LockedStore::release`] flushes the folder before it returns; otherwise a
 //! power failure would restore the reservation of a container that is gone.
 //! `last_reserved_ip.<set>` is written in place and not flushed; if it is lost or damaged, the next
 //! search begins at the start of the set.
@@ -39,16 +39,16 @@
 //! and not the content. A file that is truncated, overwritten or has another file's content still
 //! belongs to its owner, and no owner can release one under another address's name. When a pool is
 //! exhausted, as after a power failure without any DEL, its user can find out which namespaces are
-//! gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have no attribute,
-//! and are never taken back in this way.
+//! gone ([`LockedStore::origins`], [`LockedStore::remove`]). The reference's reservations have no
+//! attribute, and are never taken back in this way.
 //!
 //! # What other programs leave
 //!
 //! An empty file with an address as its name ([`Holder::Unwritten`]) is the leftover of a crash:
 //! while we hold the lock no process is writing one, and its creator never learned that it has the
-//! address. The next [`Locked::allocate`] removes it. A damaged file is a reservation with an
+//! address. The next [`LockedStore::allocate`] removes it. A damaged file is a reservation with an
 //! unknown owner ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and
-//! [`Locked::collect`] may. A file that the kernel refused to read ([`Holder::Unread`]) has an
+//! [`LockedStore::collect`] may. A file that the kernel refused to read ([`Holder::Unread`]) has an
 //! owner that the next call may learn. No call removes it, and a call that would have to release
 //! all addresses of an owner, or all that have no owner, does not report success.
 //!
@@ -71,7 +71,7 @@ use std::time::Duration;
 use cni::NetworkName;
 
 pub use error::{AllocateError, StoreError};
-pub use locked::{Collected, Locked};
+pub use locked::{CollectReport, LockedStore};
 pub use mark::Origin;
 pub use reservation::{Holder, Owner, Reservation};
 
@@ -174,13 +174,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Lock`] names the holder; [`StoreError::File`] when the folder cannot be
     /// created.
-    pub fn lock_or_create(&self, deadline: Duration) -> Result<Locked<'_>, StoreError> {
+    pub fn lock_or_create(&self, deadline: Duration) -> Result<LockedStore<'_>, StoreError> {
         if let Some(locked) = self.lock(deadline)? {
             return Ok(locked);
         }
         state::create_directory(&self.directory, DIRECTORY_MODE).map_err(StoreError::File)?;
         let lock = self.take_lock(deadline)?;
-        Ok(Locked::new(self, Folder::open(&self.directory)?, lock))
+        Ok(LockedStore::new(self, Folder::open(&self.directory)?, lock))
     }
 
     /// Takes the folder's lock, waiting at most `deadline`; `None` if there is no folder, and so no
@@ -188,9 +188,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Lock`] names the holder.
-    pub fn lock(&self, deadline: Duration) -> Result<Option<Locked<'_>>, StoreError> {
+    pub fn lock(&self, deadline: Duration) -> Result<Option<LockedStore<'_>>, StoreError> {
         let Some(folder) = Folder::open_if_there(&self.directory)? else { return Ok(None) };
-        Ok(Some(Locked::new(self, folder, self.take_lock(deadline)?)))
+        Ok(Some(LockedStore::new(self, folder, self.take_lock(deadline)?)))
     }
 
     fn take_lock(&self, deadline: Duration) -> Result<state::Lock, StoreError> {
@@ -252,7 +252,7 @@ impl Store {
         folder: &Folder,
         owner: &Owner,
         address: IpAddr,
-    ) -> std::io::Result<folder::Nameless> {
+    ) -> std::io::Result<folder::NamelessFile> {
         let nameless = folder.write_nameless(&owner.to_content(), self.named_temporaries)?;
         let (owner, origin) = (owner.clone(), self.origin.clone());
         nameless.mark(&mark::Mark { address, owner, origin });

@@ -232,7 +232,7 @@ impl fmt::Display for Step {
 /// A [`Step`] that was not done, and why.
 #[derive(Debug, Error)]
 #[error("{step}")]
-pub struct Undone {
+pub struct UndoneStep {
     /// The step.
     pub step: Step,
     /// Why it was not done.
@@ -240,7 +240,7 @@ pub struct Undone {
     pub source: io::Error,
 }
 
-impl Undone {
+impl UndoneStep {
     fn new(step: Step, source: impl Into<io::Error>) -> Self {
         Self { step, source: source.into() }
     }
@@ -332,14 +332,14 @@ pub enum ConfineError {
 /// # Kernel
 /// Seccomp filters (CONFIG_SECCOMP_FILTER). Before Linux 5.12, which has mount_setattr(2), mounts
 /// become read-only one after the other.
-pub fn confine(what: &Confinement<'_>) -> Result<Vec<Undone>, ConfineError> {
+pub fn confine(what: &Confinement<'_>) -> Result<Vec<UndoneStep>, ConfineError> {
     alone()?;
     let filters = calls::Filters::new(what)?;
     let mut undone = Vec::new();
     if let Some(count) = what.open_files
         && let Err(errno) = limit_open_files(count)
     {
-        undone.push(Undone::new(Step::OpenFiles(count), errno));
+        undone.push(UndoneStep::new(Step::OpenFiles(count), errno));
     }
     // These need the capabilities that the process then gives up.
     if let Mounts::Own(own) = &what.mounts {
@@ -347,7 +347,7 @@ pub fn confine(what: &Confinement<'_>) -> Result<Vec<Undone>, ConfineError> {
     }
     // SAFETY: no table of descriptors is unshared (UnshareFlags::FILES), only the host name.
     if let Err(errno) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUTS) } {
-        undone.push(Undone::new(Step::HostName, errno));
+        undone.push(UndoneStep::new(Step::HostName, errno));
     }
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let keep = what
@@ -355,12 +355,12 @@ pub fn confine(what: &Confinement<'_>) -> Result<Vec<Undone>, ConfineError> {
         .iter()
         .fold(CapabilitySet::empty(), |set, capability| set | capability.set());
     if let Err(errno) = cut_bounding_set(keep) {
-        undone.push(Undone::new(Step::BoundingSet, errno));
+        undone.push(UndoneStep::new(Step::BoundingSet, errno));
     }
     if let Some(user) = what.user
         && let Err(errno) = become_user(user)
     {
-        undone.push(Undone::new(Step::User(user.uid), errno));
+        undone.push(UndoneStep::new(Step::User(user.uid), errno));
     }
     rustix::thread::set_no_new_privs(true)
         .map_err(|errno| ConfineError::NoNewPrivileges { source: errno.into() })?;

@@ -145,7 +145,7 @@ pub fn ask_all_as(
 
 /// What was heard of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct EchoAnswer {
     /// What became of it.
     pub echo: Echo,
     /// The host that reported that it cannot deliver the question: a router on the way, or the last
@@ -157,12 +157,16 @@ pub struct Heard {
 ///
 /// # Errors
 /// The kernel's, when there is no socket to ask with.
-pub fn ask_all_and_hear(questions: &[Question], timeout: Duration) -> io::Result<Vec<Heard>> {
+pub fn ask_all_and_hear(questions: &[Question], timeout: Duration) -> io::Result<Vec<EchoAnswer>> {
     hear_all(identifier(), questions, timeout)
 }
 
-fn hear_all(identifier: u16, questions: &[Question], timeout: Duration) -> io::Result<Vec<Heard>> {
-    let nothing = Heard { echo: Echo::Silent, undelivered_by: None };
+fn hear_all(
+    identifier: u16,
+    questions: &[Question],
+    timeout: Duration,
+) -> io::Result<Vec<EchoAnswer>> {
+    let nothing = EchoAnswer { echo: Echo::Silent, undelivered_by: None };
     let mut found = vec![nothing; questions.len()];
     let mut askers: BTreeMap<bool, Asker> = BTreeMap::new();
     let began = Instant::now();

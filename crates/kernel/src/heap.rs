@@ -30,12 +30,12 @@ pub struct Heap {
 
 struct Inner {
     blocks: Dlmalloc,
-    asked: Asked,
+    asked: HeapRequests,
 }
 
 /// What a program has requested from a [`Heap`] since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct HeapRequests {
     /// The number of blocks, including resized ones.
     pub blocks: u64,
     /// Their total size in bytes, including freed ones.
@@ -51,12 +51,12 @@ impl Heap {
     pub const fn new() -> Self {
         let mut blocks = Dlmalloc::new();
         blocks.set_granularity(GRANULARITY);
-        let inner = Inner { blocks, asked: Asked { blocks: 0, bytes: 0 } };
+        let inner = Inner { blocks, asked: HeapRequests { blocks: 0, bytes: 0 } };
         Self { taken: AtomicBool::new(false), inner: UnsafeCell::new(inner) }
     }
 
     /// Returns what has been requested so far.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> HeapRequests {
         self.with(|inner| inner.asked)
     }
 

@@ -18,14 +18,14 @@ const NEW_LINKS: &str = "default";
 
 /// Why links of this host have no IPv6.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Off {
+pub enum Ipv6Obstacle {
     /// The kernel has none.
     Kernel,
     /// This sysctl is 1.
     Switched(Sysctl),
 }
 
-impl Off {
+impl Ipv6Obstacle {
     /// Says why links that come from now on have no IPv6; `None` if they have, or if the kernel does
     /// not tell.
     ///
@@ -53,17 +53,17 @@ impl Off {
     /// That of the calling thread.
     #[must_use]
     pub fn in_kernel() -> bool {
-        Self::of(NEW_LINKS) == Some(Off::Kernel)
+        Self::of(NEW_LINKS) == Some(Ipv6Obstacle::Kernel)
     }
 
     fn of(ifname: &str) -> Option<Self> {
         let sysctl = Sysctl::of_link(OF_LINKS, ifname, "disable_ipv6").ok()?;
         match sysctl.read() {
-            Ok(value) => (value != "0").then_some(Off::Switched(sysctl)),
+            Ok(value) => (value != "0").then_some(Ipv6Obstacle::Switched(sysctl)),
             // Without the parameters of IPv4 too, nothing is known.
             Err(error) if error.is_missing() => {
                 let has = |folder| Folder::open(folder).is_ok();
-                (!has(OF_LINKS) && has(OF_LINKS_V4)).then_some(Off::Kernel)
+                (!has(OF_LINKS) && has(OF_LINKS_V4)).then_some(Ipv6Obstacle::Kernel)
             }
             Err(_) => None,
         }
@@ -73,17 +73,17 @@ impl Off {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Off::Kernel => "boot without ipv6.disable=1".to_owned(),
-            Off::Switched(sysctl) => format!("sysctl -w {}=0", sysctl.spelled()),
+            Ipv6Obstacle::Kernel => "boot without ipv6.disable=1".to_owned(),
+            Ipv6Obstacle::Switched(sysctl) => format!("sysctl -w {}=0", sysctl.spelled()),
         }
     }
 }
 
-impl fmt::Display for Off {
+impl fmt::Display for Ipv6Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Off::Kernel => f.write_str("this host's kernel has no IPv6 (ipv6.disable=1)"),
-            Off::Switched(sysctl) => {
+            Ipv6Obstacle::Kernel => f.write_str("this host's kernel has no IPv6 (ipv6.disable=1)"),
+            Ipv6Obstacle::Switched(sysctl) => {
                 write!(f, "IPv6 is switched off on this host ({} is 1)", sysctl.spelled())
             }
         }

@@ -101,14 +101,17 @@ pub fn leave_open<T: AsFd>(open: T) -> Result<(), T> {
 }
 
 /// Lets a helper send a datagram and wait for the kernel to process it. The replies arrive at the
-/// socket; before reading each one the caller calls [`Sent::wait`].
+/// socket; before reading each one the caller calls [`SentDatagram::wait`].
 ///
 /// If no helper can be started, we send it ourselves: slow but correct.
-pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<Sent, Errno> {
+pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<SentDatagram, Errno> {
     let own = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
     let state = Arc::new(AtomicU8::new(PENDING));
-    let sending =
-        Sending { socket: own.as_raw_fd(), datagram: datagram.to_vec(), state: Arc::clone(&state) };
+    let sending = PendingDatagram {
+        socket: own.as_raw_fd(),
+        datagram: datagram.to_vec(),
+        state: Arc::clone(&state),
+    };
     let started = if BY_PROCESS.load(Ordering::Relaxed) {
         start(Some(sending)).map(Some)
     } else {
@@ -116,16 +119,16 @@ pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<Sent, Errno> {
     };
     let Some(process) = started else {
         transmit(&own, datagram)?;
-        return Ok(Sent { state: None, process: None, waited: Duration::ZERO });
+        return Ok(SentDatagram { state: None, process: None, waited: Duration::ZERO });
     };
     // The other closes it.
     mem::forget(own);
-    Ok(Sent { state: Some(state), process, waited: Duration::ZERO })
+    Ok(SentDatagram { state: Some(state), process, waited: Duration::ZERO })
 }
 
 /// A datagram that a helper was given to send.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentDatagram {
     /// The state of the sending; `None` once the kernel is known to have the datagram.
     state: Option<Arc<AtomicU8>>,
     /// The sender, if it is a process.
@@ -144,7 +147,7 @@ const FAILED: u8 = 2;
 /// doubles each time.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
-impl Sent {
+impl SentDatagram {
     /// Waits until there is something to receive, or until nothing more can be learned about the
     /// sending: from then on the socket's own timeout applies. What the helper could not send, or
     /// died before sending, we send ourselves.
@@ -200,13 +203,13 @@ fn has_ended(process: Pid) -> bool {
 }
 
 /// One datagram, and the descriptor that its helper must close.
-struct Sending {
+struct PendingDatagram {
     socket: RawFd,
     datagram: Vec<u8>,
     state: Arc<AtomicU8>,
 }
 
-impl Sending {
+impl PendingDatagram {
     /// Sends it. The kernel's answer reaches the socket's owner through the socket.
     fn run(&self) {
         // SAFETY: the descriptor is open and has no other owner: the thread that handed it over has
@@ -226,20 +229,20 @@ fn transmit(socket: impl AsFd, datagram: &[u8]) -> Result<(), Errno> {
     }
 }
 
-fn start_thread(sending: Sending) -> bool {
+fn start_thread(sending: PendingDatagram) -> bool {
     let builder = thread::Builder::new().name("linger".to_owned());
     builder.spawn(move || sending.run()).is_ok()
 }
 
 /// What a helper process does.
 struct Task {
-    sending: Option<Sending>,
+    sending: Option<PendingDatagram>,
     /// The process whose files it keeps open until that process has ended.
     holds_for: Option<Pid>,
 }
 
 /// Starts a helper process and returns its ID; the first helper also holds our open files.
-fn start(sending: Option<Sending>) -> Option<Pid> {
+fn start(sending: Option<PendingDatagram>) -> Option<Pid> {
     let holds_for = (!HELD.load(Ordering::Relaxed)).then(rustix::process::getpid);
     // The helper uses both as long as it lives, which is longer than we do: they are not freed.
     let task: *mut Task = Box::into_raw(Box::new(Task { sending, holds_for }));

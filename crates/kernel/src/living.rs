@@ -65,7 +65,7 @@ pub enum Life {
 
 /// What was recorded about a namespace while it existed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Noted {
+pub struct NetnsNote {
     /// The path that led to it.
     pub path: PathBuf,
     /// Its device and inode, recorded in this boot.
@@ -81,7 +81,7 @@ pub struct Noted {
     pub passage: bool,
 }
 
-impl Noted {
+impl NetnsNote {
     /// Says whether a namespace may be the recorded one. If neither inode nor cookie is known, any
     /// namespace may be, except the caller's own: a container has a namespace of its own.
     #[must_use]
@@ -114,7 +114,7 @@ impl Noted {
     }
 }
 
-/// Returns the PID namespace of this process, for [`Noted::pid_ns`]: `None` in the machine's own,
+/// Returns the PID namespace of this process, for [`NetnsNote::pid_ns`]: `None` in the machine's own,
 /// where it need not be recorded. It is read once in the life of a process.
 #[must_use]
 pub fn own_pid_ns() -> Option<u64> {
@@ -151,7 +151,7 @@ impl Sign {
     /// now. A namespace that cannot be examined does not have it.
     #[must_use]
     pub fn is_at(&self, path: &Path) -> bool {
-        let noted = Noted { path: path.to_owned(), ..Noted::default() };
+        let noted = NetnsNote { path: path.to_owned(), ..NetnsNote::default() };
         let found = noted.open().ok().flatten().or_else(|| noted.open_as_the_first());
         found.is_some_and(|netns| self.is_in(&netns).unwrap_or(false))
     }
@@ -183,12 +183,12 @@ impl Sign {
 /// The namespaces in use on this machine: read once, then queried any number of times.
 #[derive(Debug, Default)]
 pub struct Census {
-    counted: OnceLock<Counted>,
+    counted: OnceLock<ProcScan>,
 }
 
 /// What one pass over `/proc` found.
 #[derive(Debug, Default)]
-struct Counted {
+struct ProcScan {
     /// The namespaces that processes are in or that are mounted, each with paths to it.
     living: BTreeMap<NetnsId, Vec<PathBuf>>,
     /// The files of [`SIGHT`] of processes that refused to show their namespaces.
@@ -202,7 +202,7 @@ struct Counted {
     /// The namespace that this pass is for, if it is for one. The kernel gives the number of one
     /// that is gone to the next that is made (linux fs/proc/generic.c, `proc_alloc_inum`): a
     /// process that has it is asked for the cookie at once, before it leaves too.
-    sought: Option<Noted>,
+    sought: Option<NetnsNote>,
 }
 
 /// A file in every process's view of its network, different for each namespace: the kernel creates
@@ -225,7 +225,7 @@ impl Census {
 
     /// Says whether a namespace lives. If its path leads to it, nothing else is read.
     #[must_use]
-    pub fn life(&self, noted: &Noted) -> Life {
+    pub fn life(&self, noted: &NetnsNote) -> Life {
         let life = match Self::life_at_path(noted) {
             Life::Unknown => self.life_off_path(noted),
             known => known,
@@ -239,13 +239,13 @@ impl Census {
     /// Says the same by the path alone, without reading anything else: only [`Life::Living`] or
     /// [`Life::Unknown`].
     #[must_use]
-    pub fn life_at_path(noted: &Noted) -> Life {
+    pub fn life_at_path(noted: &NetnsNote) -> Life {
         let there = !noted.path.as_os_str().is_empty() && matches!(noted.open(), Ok(Some(_)));
         if there { Life::Living } else { Life::Unknown }
     }
 
     /// Says whether a namespace lives to which its path does not lead.
-    fn life_off_path(&self, noted: &Noted) -> Life {
+    fn life_off_path(&self, noted: &NetnsNote) -> Life {
         let counted = self.counted();
         let Some(id) = noted.id else {
             let there = noted.open_as_the_first().is_some();
@@ -256,13 +256,13 @@ impl Census {
         }
         // The process through which it was seen has ended since, or its mount was removed: read
         // again what exists now.
-        let again = || Counted::seeking(Path::new("/proc"), Some(noted)).life(id, noted);
+        let again = || ProcScan::seeking(Path::new("/proc"), Some(noted)).life(id, noted);
         (0..RECOUNTS).find_map(|_| again()).unwrap_or(Life::Unknown)
     }
 
     /// Finds a recorded namespace, wherever something still leads to it.
     #[must_use]
-    pub fn find(&self, noted: &Noted) -> Option<Netns> {
+    pub fn find(&self, noted: &NetnsNote) -> Option<Netns> {
         if let Ok(Some(found)) = noted.open() {
             return Some(found);
         }
@@ -272,7 +272,7 @@ impl Census {
 
     /// Says whether a container lives if only its interface was recorded. Searches every namespace
     /// of the machine except the caller's own: living if one has the interface, gone if none has.
-    /// `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware address nor addresses the
+    /// `pid_ns` is as in [`NetnsNote::pid_ns`]. With neither a hardware address nor addresses the
     /// answer is unknown.
     #[must_use]
     pub fn seek(&self, sign: &Sign, pid_ns: Option<u64>) -> Life {
@@ -297,14 +297,14 @@ impl Census {
     }
 
     /// Says whether all processes and mounts can be seen from here of the machine, or of the PID
-    /// namespace where something was recorded. `pid_ns` is as in [`Noted::pid_ns`].
+    /// namespace where something was recorded. `pid_ns` is as in [`NetnsNote::pid_ns`].
     #[must_use]
     pub fn sees_everything(&self, pid_ns: Option<u64>) -> bool {
         self.counted().is_whole(pid_ns, None)
     }
 
-    fn counted(&self) -> &Counted {
-        self.counted.get_or_init(|| Counted::of(Path::new("/proc")))
+    fn counted(&self) -> &ProcScan {
+        self.counted.get_or_init(|| ProcScan::of(Path::new("/proc")))
     }
 }
 
@@ -315,14 +315,14 @@ const RECOUNTS: usize = 3;
 /// is followed.
 const PATHS: usize = 3;
 
-impl Counted {
+impl ProcScan {
     fn of(proc: &Path) -> Self {
-        Counted::seeking(proc, None)
+        ProcScan::seeking(proc, None)
     }
 
-    fn seeking(proc: &Path, sought: Option<&Noted>) -> Self {
+    fn seeking(proc: &Path, sought: Option<&NetnsNote>) -> Self {
         let (pid_ns, sought) = (shown_pid_ns(proc), sought.cloned());
-        let mut counted = Counted { pid_ns, sought, ..Counted::default() };
+        let mut counted = ProcScan { pid_ns, sought, ..ProcScan::default() };
         // Where `hidepid` hides processes, the first is among the hidden ones.
         let first_is_shown = fs::symlink_metadata(proc.join("1")).is_ok();
         let mounts = fs::read(proc.join("self/mountinfo"));
@@ -370,7 +370,7 @@ impl Counted {
     }
 
     /// Says whether a namespace lives; `None` when none of the paths that led to it still does.
-    fn life(&self, id: NetnsId, noted: &Noted) -> Option<Life> {
+    fn life(&self, id: NetnsId, noted: &NetnsNote) -> Option<Life> {
         let Some(paths) = self.living.get(&id) else {
             let is_whole = self.is_whole(noted.pid_ns, noted.sight);
             return Some(if is_whole { Life::Gone } else { Life::Unknown });
@@ -648,8 +648,8 @@ mod tests {
         proc
     }
 
-    fn counted_in(proc: &Path) -> Counted {
-        let counted = Counted::of(proc);
+    fn counted_in(proc: &Path) -> ProcScan {
+        let counted = ProcScan::of(proc);
         fs::remove_dir_all(proc).unwrap();
         assert!(counted.pid_ns.is_some());
         counted
@@ -735,7 +735,7 @@ mod tests {
     #[test]
     fn what_nobody_noted_is_unknown() {
         let census = Census::new();
-        let at = |path: &str| census.life(&Noted { path: path.into(), ..Noted::default() });
+        let at = |path: &str| census.life(&NetnsNote { path: path.into(), ..NetnsNote::default() });
         assert_eq!(at(""), Life::Unknown);
         assert_eq!(at("/nonexistent/netns"), Life::Unknown);
         // The caller's own namespace is not a container's.
@@ -753,9 +753,9 @@ mod tests {
         });
         let id = is_ready.recv().unwrap();
         let living = BTreeMap::from([(id, vec![PathBuf::from("/proc/nobody/ns/net")])]);
-        let counted = Counted { living, ..Counted::default() };
+        let counted = ProcScan { living, ..ProcScan::default() };
         let census = Census { counted: OnceLock::from(counted) };
-        let noted = Noted { path: "/none".into(), id: Some(id), ..Noted::default() };
+        let noted = NetnsNote { path: "/none".into(), id: Some(id), ..NetnsNote::default() };
         assert_eq!(census.life(&noted), Life::Living);
         drop(end);
         inside.join().unwrap();
@@ -766,8 +766,8 @@ mod tests {
     fn who_has_the_number_of_the_one_that_is_sought_is_asked_at_once() {
         let own = Netns::open(Path::new("/proc/self/ns/net")).unwrap();
         let seen = |cookie| {
-            let noted = Noted { id: Some(own.id()), cookie, ..Noted::default() };
-            Counted::seeking(Path::new("/proc"), Some(&noted)).living.contains_key(&own.id())
+            let noted = NetnsNote { id: Some(own.id()), cookie, ..NetnsNote::default() };
+            ProcScan::seeking(Path::new("/proc"), Some(&noted)).living.contains_key(&own.id())
         };
         let cookie = own.cookie().expect("Linux 5.14 and later tell cookies");
         assert!(seen(Some(cookie)));
@@ -777,29 +777,33 @@ mod tests {
     #[test]
     fn where_not_everything_is_seen_nothing_is_gone() {
         let id = NetnsId { dev: 4, ino: 7 };
-        let noted =
-            |pid_ns| Noted { path: "/none".into(), id: Some(id), pid_ns, ..Noted::default() };
+        let noted = |pid_ns| NetnsNote {
+            path: "/none".into(),
+            id: Some(id),
+            pid_ns,
+            ..NetnsNote::default()
+        };
         let own = own_pid_ns();
-        let of = |counted: Counted| {
+        let of = |counted: ProcScan| {
             let census = Census { counted: OnceLock::from(counted) };
             (census.life(&noted(None)), census.life(&noted(own)))
         };
-        let shown = |pid_ns, hidden| Counted { pid_ns, hidden, ..Counted::default() };
+        let shown = |pid_ns, hidden| ProcScan { pid_ns, hidden, ..ProcScan::default() };
         let (gone, unknown) = (Life::Gone, Life::Unknown);
         assert_eq!(of(shown(Some(INITIAL_PID_NS), false)), (gone, gone));
         assert_eq!(of(shown(Some(INITIAL_PID_NS), true)), (unknown, unknown));
         let counted = shown(Some(INITIAL_PID_NS), false);
         let census = Census { counted: OnceLock::from(counted) };
-        assert_eq!(census.life(&Noted { passage: true, ..noted(None) }), unknown);
+        assert_eq!(census.life(&NetnsNote { passage: true, ..noted(None) }), unknown);
         assert_eq!(of(shown(None, false)), (unknown, unknown));
         // Somebody who refuses is not where another sight was recorded.
         let unplaced = BTreeSet::from([7]);
-        let counted = Counted { unplaced, ..shown(Some(INITIAL_PID_NS), false) };
+        let counted = ProcScan { unplaced, ..shown(Some(INITIAL_PID_NS), false) };
         let census = Census { counted: OnceLock::from(counted) };
-        let seen = |sight| census.life(&Noted { sight, ..noted(None) });
+        let seen = |sight| census.life(&NetnsNote { sight, ..noted(None) });
         assert_eq!([seen(None), seen(Some(7)), seen(Some(8))], [unknown, unknown, gone]);
         // In a container, where only what was recorded there can be counted.
-        let nested = Counted { pid_ns: Some(5), ..Counted::default() };
+        let nested = ProcScan { pid_ns: Some(5), ..ProcScan::default() };
         assert_eq!(of(nested), (unknown, unknown));
         if own.is_some() {
             assert_eq!(of(shown(own, false)), (unknown, gone));

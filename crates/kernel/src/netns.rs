@@ -55,13 +55,13 @@ pub fn other_path(path: &Path) -> Option<PathBuf> {
 /// An open network namespace. Cloning is cheap and shares the descriptor.
 #[derive(Clone)]
 pub struct Netns {
-    fd: Arc<Shared>,
+    fd: Arc<SharedNetns>,
     id: NetnsId,
     path: Option<Arc<Path>>,
 }
 
 /// What all clones of a [`Netns`] share.
-struct Shared {
+struct SharedNetns {
     fd: OwnedFd,
     /// What was read in it, once that was asked for.
     read: OnceLock<ReadInside>,
@@ -74,9 +74,9 @@ struct ReadInside {
     sight: Option<u64>,
 }
 
-impl From<OwnedFd> for Shared {
+impl From<OwnedFd> for SharedNetns {
     fn from(fd: OwnedFd) -> Self {
-        Shared { fd, read: OnceLock::new() }
+        SharedNetns { fd, read: OnceLock::new() }
     }
 }
 
@@ -395,7 +395,7 @@ thread_local! {
 /// While it lives, the thread's [`Netns::open`] of one path returns one namespace; see [`hold`].
 #[derive(Debug)]
 #[must_use]
-pub struct Held {
+pub struct NetnsHold {
     outer: bool,
     /// Bound to the thread that made it.
     thread: PhantomData<*const ()>,
@@ -406,17 +406,17 @@ pub struct Held {
 /// nothing.
 ///
 /// Within the life of another such value it changes nothing.
-pub fn hold(netns: &Netns) -> Held {
+pub fn hold(netns: &Netns) -> NetnsHold {
     HELD.with_borrow_mut(|held| {
         let outer = held.is_none() && netns.path.is_some();
         if outer {
             *held = Some(netns.clone());
         }
-        Held { outer, thread: PhantomData }
+        NetnsHold { outer, thread: PhantomData }
     })
 }
 
-impl Drop for Held {
+impl Drop for NetnsHold {
     fn drop(&mut self) {
         if self.outer {
             HELD.with_borrow_mut(|held| *held = None);

@@ -87,7 +87,7 @@ impl Default for Settings {
 /// A packet that was logged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Logged {
+pub struct LoggedPacket {
     /// What the rule says.
     pub prefix: String,
     /// When the packet arrived, if the kernel took the time.
@@ -102,7 +102,7 @@ pub struct Logged {
     pub payload: Vec<u8>,
 }
 
-impl Logged {
+impl LoggedPacket {
     /// Reads its headers; `None` if it is not an IP packet or too little of it is there.
     #[must_use]
     pub fn packet(&self) -> Option<Packet> {
@@ -112,9 +112,9 @@ impl Logged {
 
 /// What came in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Heard {
+pub struct LogBatch {
     /// The packets, in their order.
-    pub packets: Vec<Logged>,
+    pub packets: Vec<LoggedPacket>,
     /// How many were lost before the last of these and after those of the last call.
     pub lost: u64,
     /// Whether the queue was full. How many were lost then is known with the next packet that
@@ -201,8 +201,8 @@ impl NflogSocket {
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`].
-    pub fn heard(&mut self) -> Result<Heard, NetlinkError> {
-        let mut heard = Heard::default();
+    pub fn heard(&mut self) -> Result<LogBatch, NetlinkError> {
+        let mut heard = LogBatch::default();
         while heard.packets.len() < MOST_AT_ONCE {
             self.buffer.clear();
             let buffer = spare_capacity(&mut self.buffer);
@@ -260,11 +260,11 @@ impl Settings {
 }
 
 /// Reads a message, with the packet's number.
-pub(crate) fn decode(message: &Message<'_>) -> Option<(Option<u32>, Logged)> {
+pub(crate) fn decode(message: &Message<'_>) -> Option<(Option<u32>, LoggedPacket)> {
     if message.kind != LOG_PACKET {
         return None;
     }
-    let (mut logged, mut number) = (Logged::default(), None);
+    let (mut logged, mut number) = (LoggedPacket::default(), None);
     for attribute in message.attributes(NFGENMSG) {
         match attribute.kind {
             // `struct nfulnl_msg_packet_hdr`: the EtherType, the hook.
@@ -311,7 +311,7 @@ mod tests {
         writer.put(NFULA_PAYLOAD, b"payload");
         let body = writer.bytes();
         let read = decode(&Message { kind: LOG_PACKET, flags: 0, seq: 0, body }).unwrap();
-        let expected = Logged {
+        let expected = LoggedPacket {
             prefix: "nwt-in ".to_owned(),
             time: Some(UNIX_EPOCH + Duration::from_millis(1_800_000_000_250)),
             hook: Some(2),

@@ -35,7 +35,7 @@ const NET: &str = "/proc/thread-self/net";
 /// A socket on which a program waits for others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct WaitingSocket {
     /// Its address and port.
     pub at: SocketAddr,
     /// The protocol: TCP or UDP.
@@ -52,9 +52,9 @@ pub struct Waiting {
 /// The sockets that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Found {
+pub struct SocketList {
     /// The sockets, sorted by address.
-    pub sockets: Vec<Waiting>,
+    pub sockets: Vec<WaitingSocket>,
     /// There are more.
     pub more: bool,
 }
@@ -66,8 +66,8 @@ pub struct Found {
 ///
 /// # Privileges
 /// None.
-pub fn waiting(limit: usize) -> Result<Found, NetlinkError> {
-    let mut found = Found::default();
+pub fn waiting(limit: usize) -> Result<SocketList, NetlinkError> {
+    let mut found = SocketList::default();
     let mut socket = Socket::open(NETLINK_SOCK_DIAG)?;
     for transport in [Transport::Tcp, Transport::Udp] {
         for family in [AF_INET, AF_INET6] {
@@ -96,7 +96,7 @@ fn ask(
     transport: Transport,
     family: u8,
     limit: usize,
-) -> Result<(Vec<Waiting>, bool), NetlinkError> {
+) -> Result<(Vec<WaitingSocket>, bool), NetlinkError> {
     let (protocol, state, is_tcp) = match transport {
         Transport::Tcp => (6, TCP_LISTEN, true),
         _ => (17, TCP_CLOSE, false),
@@ -118,7 +118,7 @@ fn ask(
 }
 
 /// Reads `struct inet_diag_msg`.
-fn decode(message: &Message<'_>, is_tcp: bool) -> Option<Waiting> {
+fn decode(message: &Message<'_>, is_tcp: bool) -> Option<WaitingSocket> {
     if message.kind != SOCK_DIAG_BY_FAMILY {
         return None;
     }
@@ -134,7 +134,7 @@ fn decode(message: &Message<'_>, is_tcp: bool) -> Option<Waiting> {
     // Of a socket that listens, these are not lengths in bytes (linux net/ipv4/tcp_diag.c
     // `tcp_diag_get_info`).
     let queued = (wire::u32_at(body, 56)?, wire::u32_at(body, 60)?);
-    let waiting = Waiting {
+    let waiting = WaitingSocket {
         at: SocketAddr::new(address, port),
         is_tcp,
         v6only: v6only == Some(1),
@@ -146,7 +146,7 @@ fn decode(message: &Message<'_>, is_tcp: bool) -> Option<Waiting> {
 }
 
 /// Reads the tables (linux Documentation/networking/proc_net_tcp.rst).
-fn in_proc(transport: Transport, family: u8) -> Vec<Waiting> {
+fn in_proc(transport: Transport, family: u8) -> Vec<WaitingSocket> {
     let (name, state) = match (transport, family) {
         (Transport::Tcp, AF_INET) => ("tcp", "0A"),
         (Transport::Tcp, _) => ("tcp6", "0A"),
@@ -158,7 +158,7 @@ fn in_proc(transport: Transport, family: u8) -> Vec<Waiting> {
     table.lines().skip(1).filter_map(|line| of_line(line, state, is_tcp, family)).collect()
 }
 
-fn of_line(line: &str, state: &str, is_tcp: bool, family: u8) -> Option<Waiting> {
+fn of_line(line: &str, state: &str, is_tcp: bool, family: u8) -> Option<WaitingSocket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     if *fields.get(3)? != state {
         return None;
@@ -172,7 +172,7 @@ fn of_line(line: &str, state: &str, is_tcp: bool, family: u8) -> Option<Waiting>
     let port = u16::from_str_radix(port, 16).ok().filter(|port| *port != 0)?;
     let at = SocketAddr::new(address, port);
     let inode = fields.get(9)?.parse().ok()?;
-    Some(Waiting { at, is_tcp, v6only: false, inode, unaccepted: None })
+    Some(WaitingSocket { at, is_tcp, v6only: false, inode, unaccepted: None })
 }
 
 #[cfg(test)]
@@ -211,9 +211,9 @@ mod tests {
         let message = Message { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: 0, body: writer.bytes() };
         let at = "[::]:80".parse().unwrap();
         let unaccepted = Some((2, 128));
-        let expected = Waiting { at, is_tcp: true, v6only: true, inode: 7, unaccepted };
+        let expected = WaitingSocket { at, is_tcp: true, v6only: true, inode: 7, unaccepted };
         assert_eq!(decode(&message, true), Some(expected.clone()));
-        let expected = Waiting { is_tcp: false, unaccepted: None, ..expected };
+        let expected = WaitingSocket { is_tcp: false, unaccepted: None, ..expected };
         assert_eq!(decode(&message, false), Some(expected));
     }
 

@@ -64,7 +64,7 @@ const IPV6_HEADER: usize = 40;
 /// A packet of one of the flows at a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Seen {
+pub struct SeenPacket {
     /// The index of the link.
     pub ifindex: u32,
     /// The link has sent it; otherwise it has received it.
@@ -110,7 +110,7 @@ impl Tap {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn seen(&self) -> io::Result<Vec<Seen>> {
+    pub fn seen(&self) -> io::Result<Vec<SeenPacket>> {
         let mut all = Vec::new();
         let mut buffer = [0_u8; BUFFER];
         while all.len() < MOST {
@@ -129,7 +129,7 @@ impl Tap {
     }
 }
 
-fn read(octets: &[u8], from: &SocketAddrAny) -> Option<Seen> {
+fn read(octets: &[u8], from: &SocketAddrAny) -> Option<SeenPacket> {
     let address = address(from)?;
     let packet = Packet::read(octets)?;
     let length = match octets.first()? >> 4 {
@@ -139,7 +139,7 @@ fn read(octets: &[u8], from: &SocketAddrAny) -> Option<Seen> {
     let identifier = trace::identifier(&packet, octets.get(length..).unwrap_or_default());
     let ifindex = i32::from_ne_bytes(address.get(IFINDEX)?.try_into().ok()?);
     let packet_type = *address.get(PACKET_TYPE)?;
-    Some(Seen {
+    Some(SeenPacket {
         ifindex: u32::try_from(ifindex).ok()?,
         outgoing: packet_type == OUTGOING,
         for_another: packet_type == FOR_ANOTHER,

@@ -115,13 +115,13 @@ pub struct Event {
     /// It happened in an interrupt, so the thread has nothing to do with it.
     pub interrupted: bool,
     /// What happened.
-    pub what: What,
+    pub what: PacketEvent,
 }
 
 /// What happened to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum What {
+pub enum PacketEvent {
     /// A link sends it.
     Queued {
         /// The packet.
@@ -339,15 +339,15 @@ fn events_of(mut lines: impl io::BufRead) -> io::Result<Vec<Event>> {
         }
         let Some(event) = event_of(&line) else { continue };
         let counts = match &event.what {
-            What::Queued { packet, .. } | What::Received { packet, .. } => {
+            PacketEvent::Queued { packet, .. } | PacketEvent::Received { packet, .. } => {
                 packets.insert(*packet);
                 true
             }
-            What::Marked(_) => {
+            PacketEvent::Marked(_) => {
                 threads.insert(event.thread);
                 true
             }
-            What::Dropped { packet, .. } => {
+            PacketEvent::Dropped { packet, .. } => {
                 packets.contains(packet) || threads.contains(&event.thread)
             }
         };
@@ -374,14 +374,14 @@ fn event_of(line: &[u8]) -> Option<Event> {
     let what = match event {
         "net_dev_queue" => {
             let (packet, link, length) = passed(rest)?;
-            What::Queued { packet, link, length }
+            PacketEvent::Queued { packet, link, length }
         }
         "netif_receive_skb" => {
             let (packet, link, length) = passed(rest)?;
-            What::Received { packet, link, length }
+            PacketEvent::Received { packet, link, length }
         }
         "kfree_skb" => dropped(rest)?,
-        _ if event.starts_with("tracing_mark_write") => What::Marked(rest.to_owned()),
+        _ if event.starts_with("tracing_mark_write") => PacketEvent::Marked(rest.to_owned()),
         _ => return None,
     };
     let at_us = micros(time)?;
@@ -402,12 +402,12 @@ fn passed(fields: &str) -> Option<(u64, String, u32)> {
 }
 
 /// Reads `skbaddr=0000000040ed9fae … protocol=2048 location=nft_do_chain+0x3e8/0x610 reason: …`.
-fn dropped(fields: &str) -> Option<What> {
+fn dropped(fields: &str) -> Option<PacketEvent> {
     let location = field(fields, "location=").unwrap_or_default();
     // Without an offset it is a number, which says nothing.
     let function = location.split_once('+').map_or("", |(function, _)| function);
     let reason = fields.split_once("reason: ").map_or("", |(_, reason)| reason.trim());
-    Some(What::Dropped {
+    Some(PacketEvent::Dropped {
         packet: packet(fields)?,
         protocol: field(fields, "protocol=")?.parse().ok()?,
         function: function.to_owned(),

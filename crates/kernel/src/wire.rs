@@ -23,7 +23,7 @@ pub(crate) const MESSAGE_HEADER: usize = 16;
 
 /// Takes one message: its type, its flags beside NLM_F_REQUEST and NLM_F_ACK, and a function that
 /// writes its body.
-pub(crate) type Emit<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
+pub(crate) type Emitter<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
 
 /// Writes messages one after another.
 ///

@@ -37,7 +37,7 @@ impl Default for Limits {
 
 /// Which changes a monitor reports (RFC 7047 §4.1.5 `<monitor-select>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Select {
+pub struct MonitorSelect {
     /// What exists at the start.
     pub initial: bool,
     /// New rows.
@@ -48,11 +48,12 @@ pub struct Select {
     pub modify: bool,
 }
 
-impl Select {
+impl MonitorSelect {
     /// Everything.
-    pub const ALL: Select = Select { initial: true, insert: true, delete: true, modify: true };
+    pub const ALL: MonitorSelect =
+        MonitorSelect { initial: true, insert: true, delete: true, modify: true };
     /// All changes from now on.
-    pub const CHANGES: Select = Select { initial: false, ..Select::ALL };
+    pub const CHANGES: MonitorSelect = MonitorSelect { initial: false, ..MonitorSelect::ALL };
 }
 
 /// A table to watch.
@@ -63,7 +64,7 @@ pub struct MonitorRequest<'a> {
     /// Its columns.
     pub columns: &'a [&'a str],
     /// Which changes.
-    pub select: Select,
+    pub select: MonitorSelect,
 }
 
 /// A change of a row.
@@ -195,7 +196,7 @@ impl Client {
     ) -> Result<Vec<RowUpdate>, OvsdbError> {
         let mut requests: BTreeMap<&str, Json> = BTreeMap::new();
         for request in tables {
-            let Select { initial, insert, delete, modify } = request.select;
+            let MonitorSelect { initial, insert, delete, modify } = request.select;
             let select =
                 json!({"initial": initial, "insert": insert, "delete": delete, "modify": modify});
             let asked = json!([{ "columns": request.columns, "select": select }]);

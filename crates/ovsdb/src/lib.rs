@@ -15,10 +15,10 @@ pub mod transaction;
 pub mod value;
 pub mod vswitch;
 
-pub use client::{Client, Event, Limits, MonitorRequest, RowUpdate, Select};
+pub use client::{Client, Event, Limits, MonitorRequest, MonitorSelect, RowUpdate};
 pub use error::{OvsdbError, ServerError};
 pub use outcome::Outcome;
 pub use remote::{DEFAULT_PORT, Keys, Remote};
 pub use schema::Schema;
-pub use transaction::{Condition, Function, Handle, Mutation, Transaction, Until};
+pub use transaction::{Condition, Function, Handle, Mutation, Transaction, WaitCondition};
 pub use value::{Atom, Row, Uuid, Value};

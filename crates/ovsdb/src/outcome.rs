@@ -16,32 +16,32 @@ pub(crate) enum Shape {
 
 /// The answer to an operation that succeeded.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Done {
+pub(crate) enum OperationAnswer {
     Inserted(Uuid),
     Rows(Vec<Row>),
     Count(u64),
     Nothing,
 }
 
-impl Done {
+impl OperationAnswer {
     pub(crate) fn read(shape: Shape, answer: &Json) -> Result<Self, String> {
         let member = |key: &str| answer.get(key).ok_or_else(|| format!("it has no {key:?}"));
         match shape {
             Shape::Nothing => match answer {
-                Json::Object(_) => Ok(Done::Nothing),
+                Json::Object(_) => Ok(OperationAnswer::Nothing),
                 _ => Err("it is not an object".to_owned()),
             },
             Shape::Uuid => match Atom::parse(member("uuid")?)? {
-                Atom::Uuid(uuid) => Ok(Done::Inserted(uuid)),
+                Atom::Uuid(uuid) => Ok(OperationAnswer::Inserted(uuid)),
                 _ => Err("its \"uuid\" is not a UUID".to_owned()),
             },
             Shape::Count => member("count")?
                 .as_u64()
-                .map(Done::Count)
+                .map(OperationAnswer::Count)
                 .ok_or_else(|| "its \"count\" is not a number".to_owned()),
             Shape::Rows => {
                 let rows = member("rows")?.as_array().ok_or("its \"rows\" are not a list")?;
-                rows.iter().map(Row::parse).collect::<Result<_, _>>().map(Done::Rows)
+                rows.iter().map(Row::parse).collect::<Result<_, _>>().map(OperationAnswer::Rows)
             }
         }
     }
@@ -49,10 +49,10 @@ impl Done {
 
 /// The results of a transaction that succeeded as a whole.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome(Vec<Done>);
+pub struct Outcome(Vec<OperationAnswer>);
 
 impl Outcome {
-    pub(crate) fn new(done: Vec<Done>) -> Self {
+    pub(crate) fn new(done: Vec<OperationAnswer>) -> Self {
         Outcome(done)
     }
 
@@ -63,7 +63,7 @@ impl Outcome {
     #[must_use]
     pub fn rows(&self, select: Handle) -> &[Row] {
         match self.0.get(select.0) {
-            Some(Done::Rows(rows)) => rows,
+            Some(OperationAnswer::Rows(rows)) => rows,
             other => unreachable!("the handle of a select, not of {other:?}"),
         }
     }
@@ -75,7 +75,7 @@ impl Outcome {
     #[must_use]
     pub fn inserted(&self, insert: Handle) -> &Uuid {
         match self.0.get(insert.0) {
-            Some(Done::Inserted(uuid)) => uuid,
+            Some(OperationAnswer::Inserted(uuid)) => uuid,
             other => unreachable!("the handle of an insert, not of {other:?}"),
         }
     }
@@ -87,7 +87,7 @@ impl Outcome {
     #[must_use]
     pub fn count(&self, change: Handle) -> u64 {
         match self.0.get(change.0) {
-            Some(Done::Count(count)) => *count,
+            Some(OperationAnswer::Count(count)) => *count,
             other => unreachable!("the handle of a change, not of {other:?}"),
         }
     }

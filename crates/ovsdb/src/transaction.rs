@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use crate::error::OvsdbError;
 use crate::message::server_error;
-use crate::outcome::{Done, Outcome, Shape};
+use crate::outcome::{OperationAnswer, Outcome, Shape};
 use crate::value::{Row, Uuid, Value};
 
 /// How a column is compared (RFC 7047 §5.1 `<function>`).
@@ -93,7 +93,7 @@ impl Mutation {
 
 /// The condition of a `wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum WaitCondition {
     /// The found rows are those given.
     Equal,
     /// The rows found are others.
@@ -175,7 +175,7 @@ impl Transaction {
         table: &str,
         conditions: Vec<Condition>,
         columns: &[&str],
-        until: Until,
+        until: WaitCondition,
         rows: &[Row],
     ) -> Handle {
         self.wait(table, conditions, columns, until, rows, 0)
@@ -188,13 +188,13 @@ impl Transaction {
         table: &str,
         conditions: Vec<Condition>,
         columns: &[&str],
-        until: Until,
+        until: WaitCondition,
         rows: &[Row],
         timeout_ms: u32,
     ) -> Handle {
         let until = match until {
-            Until::Equal => "==",
-            Until::NotEqual => "!=",
+            WaitCondition::Equal => "==",
+            WaitCondition::NotEqual => "!=",
         };
         let json = json!({
             "where": wheres(&conditions),
@@ -277,7 +277,7 @@ impl Transaction {
             )));
         }
         let done = self.operations.iter().zip(answers).map(|(operation, answer)| {
-            Done::read(operation.shape, answer)
+            OperationAnswer::read(operation.shape, answer)
                 .map_err(|what| nonsense(format!("the answer to {}: {what}", operation.kind)))
         });
         done.collect::<Result<_, _>>().map(Outcome::new)

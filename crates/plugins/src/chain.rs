@@ -23,7 +23,7 @@
 use std::collections::BTreeMap;
 
 use cni::json::{JsonError, Object, UnknownKey};
-use cni::{AddResult, Command, Error, Injection, PluginConfig, Refusal, Repaired, code};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, Refusal, RepairReport, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
@@ -125,7 +125,7 @@ impl Plugin for Chain {
             let answer = chain.run(plugin, Command::Check, previous);
             let what = format_args!("plugin {:?}", plugin.plugin_type).to_string();
             let answer = failures.note(what, answer).unwrap_or_default();
-            lines.extend(Repaired::parse(&answer).lines);
+            lines.extend(RepairReport::parse(&answer).lines);
         }
         Ok(failures.into_result().map(|()| lines)?)
     }

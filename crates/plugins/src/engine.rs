@@ -43,7 +43,7 @@ use cni::{AddResult, AttachmentKey};
 use cni_plugin::{Call, Info, Role, codes};
 use serde::de::DeserializeOwned;
 use state::Index;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -51,9 +51,9 @@ use crate::shared::readiness;
 use crate::shared::rules::MasqueradeBackend;
 pub(crate) use addresses::talks_over_the_link;
 pub(crate) use earlier::{DEL_FIRST, refuse_leftover, refuse_living};
-pub(crate) use life::{Attaching, Collecting, Enter, Life, Removal};
-pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
-pub(crate) use stale::{GC_TIMEOUT, Stale};
+pub(crate) use life::{Addition, Collection, Life, NetnsEntry, Removal};
+pub(crate) use picture::{Comparison, Difference, Mismatch, Picture, differs, sound};
+pub(crate) use stale::{GC_TIMEOUT, StaleAttachment};
 pub(crate) use undo::Undo;
 
 /// One kind of attachment: what is its own in ADD, DEL and GC. [`Life`] makes a plugin of it.
@@ -69,17 +69,17 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
     /// Whether its attachments claim addresses.
     const CLAIMS: bool = !Self::CHAINED;
     /// Which namespace a removal gets.
-    const ENTER: Enter;
+    const ENTER: NetnsEntry;
 
     /// The configuration's keys as written, for [`cni_plugin::Plugin::unknown_keys`].
     type Raw: DeserializeOwned;
     /// The checked configuration.
     type Config;
     /// What the plugin's record holds.
-    type Recorded: DeserializeOwned;
+    type RecordData: DeserializeOwned;
     /// What the kind keeps during a verb, from one attachment to the next: what it has read, or which
     /// server does not answer.
-    type Kept: Default + Debug;
+    type Cache: Default + Debug;
 
     /// Reads and checks the configuration. Reads nothing else.
     ///
@@ -118,12 +118,12 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Attaches the container, or changes its attachment, under the attachment's lock. Before the
-    /// first change it says how a failure is undone ([`Attaching::begin`]), unless the kind undoes
+    /// first change it says how a failure is undone ([`Addition::begin`]), unless the kind undoes
     /// its own steps, as `tuning` does.
     ///
     /// # Errors
     /// Anything that keeps the attachment from being complete.
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure>;
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure>;
 
     /// Removes everything that ADD created, except claims, the record and the reservation of
     /// addresses, which the engine removes if nothing failed. What is already gone is success. The
@@ -132,7 +132,7 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
 
     /// Reports whether something of an attachment may be in the container's namespace alone. Then a
     /// removal searches it wherever it is, and fails if it lives and no way leads there.
-    fn is_inside(recorded: &Self::Recorded) -> bool {
+    fn is_inside(recorded: &Self::RecordData) -> bool {
         let _ = recorded;
         !Self::CHAINED
     }
@@ -146,7 +146,7 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
 
     /// Removes what GC finds that belongs to no attachment, or to one without a record. Nothing of
     /// what is spared is touched.
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
         let _ = (collecting, failures);
     }
 }
@@ -155,7 +155,7 @@ pub(crate) trait Kind: Debug + Send + Sync + Sized + 'static {
 pub(crate) trait Wants: Kind {
     /// What the host has that decides what is wanted, besides the record: the creator of a shared
     /// link, for example.
-    type Observed: Default;
+    type Observation: Default;
 
     /// The answer to a call without `prevResult`.
     const NO_PREVIOUS: &'static str = "Required prevResult missing";
@@ -172,22 +172,22 @@ pub(crate) trait Wants: Kind {
     /// # Errors
     /// Code 100 when the kernel does not answer; code 105 for our own files.
     fn observe(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Self::Observed, Failure> {
+    ) -> Result<Self::Observation, Failure> {
         let _ = (attached, picture);
-        Ok(Self::Observed::default())
+        Ok(Self::Observation::default())
     }
 
     /// Says what an attachment wants. Pure, given what [`Wants::observe`] found: the same for CHECK
     /// and repair. Without a record, another project's plugin may have attached the container.
-    fn wanted(attached: &Attached<'_, Self>, observed: &Self::Observed) -> Wanted;
+    fn wanted(attached: &Attachment<'_, Self>, observed: &Self::Observation) -> Wanted;
 
     /// Compares an item whose state only this kind has.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    fn compare(config: &Self::Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(config: &Self::Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let _ = (config, picture);
         Err(unknown(item))
     }
@@ -229,8 +229,8 @@ pub(crate) trait Wants: Kind {
     /// # Errors
     /// Code 100 when the kernel does not answer.
     fn others(
-        attached: &Attached<'_, Self>,
-        observed: &Self::Observed,
+        attached: &Attachment<'_, Self>,
+        observed: &Self::Observation,
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
         let _ = (attached, observed, picture);
@@ -240,7 +240,7 @@ pub(crate) trait Wants: Kind {
 
 /// What is known of an attachment after ADD.
 #[derive(Debug)]
-pub(crate) struct Attached<'a, K: Kind> {
+pub(crate) struct Attachment<'a, K: Kind> {
     /// Whose it is.
     pub(crate) key: &'a AttachmentKey,
     /// The container's interface, as it is called now.
@@ -250,7 +250,7 @@ pub(crate) struct Attached<'a, K: Kind> {
     /// The configuration.
     pub(crate) config: &'a K::Config,
     /// What ADD recorded; nothing if the record is lost, or if another project's plugin attached it.
-    pub(crate) recorded: Option<&'a K::Recorded>,
+    pub(crate) recorded: Option<&'a K::RecordData>,
 }
 
 /// Says what a plugin wants first if it changes an interface that another plugin created: the
@@ -259,8 +259,8 @@ pub(crate) fn wanted_of_another(ifname: &str) -> Wanted {
     let link = || ifname.to_owned();
     let mut wanted = Wanted::new();
     let exists = State::Link { link: link(), kinds: Vec::new() };
-    wanted.push(Item::container(exists, Because::Created));
-    wanted.push(Item::container(State::Recorded { link: link() }, Because::Ownership));
+    wanted.push(Item::container(exists, Reason::Created));
+    wanted.push(Item::container(State::Recorded { link: link() }, Reason::Ownership));
     wanted
 }
 

@@ -37,7 +37,7 @@ use crate::shared::common_keys;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use config::Config;
-use record::{Found, Record, Stale};
+use record::{Record, RecordContent, StaleRecord};
 use subnet_env::SubnetEnv;
 
 /// What the plugin is.
@@ -93,12 +93,14 @@ impl Plugin for Flannel {
         Ok(record.alone(call, || {
             match record.read(call)? {
                 // If it fails, the record stays.
-                Found::Delegate(delegate) => del(call, &delegate).map_err(Failure::leaving)?,
-                Found::Nothing => {
+                RecordContent::Delegate(delegate) => {
+                    del(call, &delegate).map_err(Failure::leaving)?
+                }
+                RecordContent::Nothing => {
                     let unrecorded = configured(call).ok().filter(is_ours);
                     return unrecorded.map_or(Ok(()), |delegate| del_if_there(call, &delegate));
                 }
-                Found::Illegible(why) => {
+                RecordContent::Illegible(why) => {
                     call.warn(format_args!("detaches by the present configuration: {why}"));
                     del(call, &configured(call)?).map_err(Failure::leaving)?;
                 }
@@ -120,7 +122,7 @@ impl Plugin for Flannel {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let data_dir = config::data_dir(call);
-        let stale = Stale::list(call, &data_dir)?;
+        let stale = StaleRecord::list(call, &data_dir)?;
         let mut failures = Failures::new();
         let configured = failures.note_as_it_is(configured(call));
         let delegates = stale.iter().map(|one| &one.delegate).chain(&configured);
@@ -210,8 +212,8 @@ fn del_if_there(call: &Call<'_>, delegate: &PluginConfig) -> Result<(), Failure>
 /// configured.
 fn attached(call: &Call<'_>) -> Result<PluginConfig, Failure> {
     match Record::of(call, &config::data_dir(call)).read(call)? {
-        Found::Delegate(delegate) => Ok(delegate),
-        Found::Nothing | Found::Illegible(_) => {
+        RecordContent::Delegate(delegate) => Ok(delegate),
+        RecordContent::Nothing | RecordContent::Illegible(_) => {
             let config = Config::of(call)?;
             config.delegate(call, &SubnetEnv::read(&config.subnet_file)?)
         }

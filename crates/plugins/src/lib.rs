@@ -31,7 +31,7 @@ use cni_invoke::{Builtin, Executor, Output, Request};
 use cni_plugin::{Context, Info, Plugin, respond};
 
 use crate::engine::Life;
-use crate::interface::single::Single;
+use crate::interface::single::LinkPlugin;
 
 /// Lists every plugin, sorted by name. What a plugin is stands in its [`Plugin::info`]: no other
 /// list of plugins is needed.
@@ -44,14 +44,14 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &ipam::cluster_ipam::ClusterIpam,
         &Life(interface::cnm::Cnm),
         &ipam::dhcp::Dhcp,
-        &Life(Single(interface::dummy::Dummy)),
+        &Life(LinkPlugin(interface::dummy::Dummy)),
         &Life(chained::firewall::FirewallPlugin),
         &flannel::Flannel,
-        &Life(Single(interface::host_device::HostDevice)),
+        &Life(LinkPlugin(interface::host_device::HostDevice)),
         &ipam::host_local::HostLocal,
-        &Life(Single(interface::ipvlan::Ipvlan)),
+        &Life(LinkPlugin(interface::ipvlan::Ipvlan)),
         &interface::loopback::Loopback,
-        &Life(Single(interface::macvlan::Macvlan)),
+        &Life(LinkPlugin(interface::macvlan::Macvlan)),
         &multi::Multi,
         &netwright_multi::NetwrightMulti,
         &Life(interface::ovs::Ovs),
@@ -62,9 +62,9 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &Life(interface::ptp::Ptp),
         &Life(chained::sbr::Sbr),
         &ipam::static_ipam::Static,
-        &Life(Single(interface::tap::Tap)),
+        &Life(LinkPlugin(interface::tap::Tap)),
         &Life(chained::tuning::Tuning),
-        &Life(Single(interface::vlan::Vlan)),
+        &Life(LinkPlugin(interface::vlan::Vlan)),
         &Life(chained::vrf::Vrf),
     ];
     ALL
@@ -158,7 +158,7 @@ mod tests {
             tell("aliases", !aliases.is_empty(), aliases);
             tell("reads", !capabilities.is_empty(), capabilities);
             tell("only for", sole_capability.is_some(), &sole_capability.unwrap_or_default());
-            tell("routed", *routed != cni_plugin::Routed::Never, routed);
+            tell("routed", *routed != cni_plugin::HostRouting::Never, routed);
             tell("inner", inner.is_some(), inner);
             tell("alone", plugin.info().succeeds_alone, &true);
             tell("over the link", plugin.info().over_the_link, &true);

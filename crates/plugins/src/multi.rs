@@ -31,7 +31,7 @@ use cni_runtime::CachedAttachment;
 use serde::{Deserialize, Serialize};
 use state::{Index, Record, Roots};
 
-use crate::engine::Stale;
+use crate::engine::StaleAttachment;
 use crate::shared::attachment;
 use crate::shared::common_keys;
 use crate::shared::failure::Failure;
@@ -65,7 +65,7 @@ pub struct Multi;
 /// The record of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Recorded {
+struct RecordData {
     /// In the order of ADD.
     members: Vec<RecordedMember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ impl Plugin for Multi {
             let again: Vec<RecordedMember> =
                 config.members.iter().filter_map(|one| RecordedMember::of(one).ok()).collect();
             let mut failures = Failures::new();
-            if let Ok(mut recorded) = serde_json::from_value::<Recorded>(record) {
+            if let Ok(mut recorded) = serde_json::from_value::<RecordData>(record) {
                 recorded.members.retain(|one| !again.contains(one));
                 container.detach(&recorded.members, Some(""), &mut failures);
             }
@@ -99,7 +99,7 @@ impl Plugin for Multi {
         })?;
         members::refuse_interfaces(&inside, &config.members)?;
         // First, so that DEL knows what to remove whenever this call ends.
-        attachment::write_record(call, &index, NAME, &Recorded::of(&config)?, &netns)?;
+        attachment::write_record(call, &index, NAME, &RecordData::of(&config)?, &netns)?;
         let chosen = config.default_route.as_ref();
         let attached = container.attach(&config.members, |results| {
             for (member, result) in config.members.iter().zip(results.iter()) {
@@ -122,7 +122,7 @@ impl Plugin for Multi {
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
         let _lock = container.lock_for_removal()?;
-        let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
+        let recorded = attachment::recorded::<RecordData>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
@@ -148,7 +148,7 @@ impl Plugin for Multi {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let recorded: Recorded = members::recorded(call, NAME)?;
+        let recorded: RecordData = members::recorded(call, NAME)?;
         container(call, call.attachment()).check(&recorded.members, &expected)?;
         match &recorded.default_route {
             Some(chosen) => Ok(default_route::check(call, chosen)?),
@@ -157,7 +157,7 @@ impl Plugin for Multi {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let recorded: Recorded = members::recorded(call, NAME)?;
+        let recorded: RecordData = members::recorded(call, NAME)?;
         Ok(container(call, call.attachment()).repair(&recorded.members)?)
     }
 
@@ -166,9 +166,9 @@ impl Plugin for Multi {
         let mut failures = Failures::new();
         for record in attachment::stale_records(call, &index, NAME) {
             let container = container(call, &record.attachment);
-            let collected = container.collect(&Stale::of(record.clone()), &index, || {
+            let collected = container.collect(&StaleAttachment::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                if let Ok(recorded) = serde_json::from_value::<Recorded>(record.data) {
+                if let Ok(recorded) = serde_json::from_value::<RecordData>(record.data) {
                     container.detach(&recorded.members, None, &mut own);
                 }
                 if own.is_empty() {
@@ -211,10 +211,10 @@ fn merged(mut results: Vec<AddResult>) -> AddResult {
     first
 }
 
-impl Recorded {
+impl RecordData {
     fn of(config: &Config) -> Result<Self, Failure> {
         let members = config.members.iter().map(RecordedMember::of);
         let members = members.collect::<Result<_, Failure>>()?;
-        Ok(Recorded { members, default_route: config.default_route.clone() })
+        Ok(RecordData { members, default_route: config.default_route.clone() })
     }
 }

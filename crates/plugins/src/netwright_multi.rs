@@ -35,7 +35,7 @@ use node_api::multinet::{Answer, DetachReport, Request};
 use node_api::wait;
 use state::Index;
 
-use crate::engine::Stale;
+use crate::engine::StaleAttachment;
 use crate::multi::default_route;
 use crate::multi::members::{self, Container};
 use crate::shared::attachment;
@@ -46,7 +46,7 @@ use config::Config;
 pub use config::POD_ANNOTATIONS;
 use daemon::{Daemon, is_absent};
 use plan::Plan;
-use recorded::Recorded;
+use recorded::RecordData;
 
 /// What the plugin is. Configurations for Multus use its other names.
 pub const INFO: Info = Info::new("netwright-multi")
@@ -97,7 +97,7 @@ impl Plugin for NetwrightMulti {
         let container = container(call, config.as_ref(), call.attachment());
         // An ADD for the pod does not delay its end forever.
         let _lock = container.lock_for_removal()?;
-        let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
+        let recorded = attachment::recorded::<RecordData>(&index, call.attachment(), NAME);
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match &recorded {
@@ -125,7 +125,7 @@ impl Plugin for NetwrightMulti {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let recorded: Recorded = members::recorded(call, NAME)?;
+        let recorded: RecordData = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
         container(call, Some(&config), call.attachment()).check(&recorded.members, &expected)?;
         if let Some(chosen) = &recorded.default_route {
@@ -136,7 +136,7 @@ impl Plugin for NetwrightMulti {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let recorded: Recorded = members::recorded(call, NAME)?;
+        let recorded: RecordData = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
         Ok(container(call, Some(&config), call.attachment()).repair(&recorded.members)?)
     }
@@ -147,9 +147,9 @@ impl Plugin for NetwrightMulti {
         let mut failures = Failures::new();
         for record in attachment::stale_records(call, &index, NAME) {
             let container = container(call, config.as_ref(), &record.attachment);
-            let collected = container.collect(&Stale::of(record.clone()), &index, || {
+            let collected = container.collect(&StaleAttachment::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                let recorded = serde_json::from_value::<Recorded>(record.data).ok();
+                let recorded = serde_json::from_value::<RecordData>(record.data).ok();
                 if let Some(recorded) = &recorded {
                     leave(&container, recorded, None, &mut own);
                 }
@@ -240,7 +240,7 @@ fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Failure> {
 /// Detaches from everything, and removes the files.
 fn leave(
     container: &Container<'_>,
-    recorded: &Recorded,
+    recorded: &RecordData,
     netns: Option<&str>,
     failures: &mut Failures,
 ) {
@@ -296,7 +296,7 @@ fn leave_renamed(
     netns: Option<&str>,
 ) -> Result<(), Failure> {
     let index = Index::new(call.roots());
-    let recorded = attachment::recorded::<Recorded>(&index, outer, NAME);
+    let recorded = attachment::recorded::<RecordData>(&index, outer, NAME);
     let Some(recorded) = recorded else { return Ok(()) };
     let container = container(call, config, outer);
     let mut failures = Failures::new();
@@ -328,7 +328,7 @@ fn leave_default(
     }
 }
 
-fn remove_files(recorded: &Recorded, failures: &mut Failures) {
+fn remove_files(recorded: &RecordData, failures: &mut Failures) {
     for network in &recorded.networks {
         remove_file(network.device_file.as_ref(), failures);
     }
@@ -341,7 +341,7 @@ fn remove_file(file: Option<&PathBuf>, failures: &mut Failures) {
 }
 
 /// Notifies the daemon that a pod has no networks left.
-fn tell_detached(call: &Call<'_>, key: &AttachmentKey, recorded: Recorded) {
+fn tell_detached(call: &Call<'_>, key: &AttachmentKey, recorded: RecordData) {
     if recorded.pod.is_some() {
         let sandbox = attach::sandbox(call, key);
         let daemon = Daemon::new(recorded.socket, call.context().deadline);

@@ -21,8 +21,8 @@ use crate::file::{
 };
 use crate::lock::{Lock, LockError, remove_unless_held};
 use crate::name::{file_name_of, object_of};
-use crate::record::{Damaged, Read, Record};
-use crate::roots::{Roots, Unread, boot_id};
+use crate::record::{DamagedFile, ReadOutcome, Record};
+use crate::roots::{Roots, UnreadFile, boot_id};
 
 /// The folder of all records.
 const OWNERS: &str = "owners";
@@ -50,7 +50,7 @@ pub struct Index {
     lacking: PathBuf,
     left: PathBuf,
     claims: PathBuf,
-    unread: Unread,
+    unread: UnreadFile,
 }
 
 /// An attachment's lock, released on drop; see [`Index::begin_attachment`].
@@ -126,7 +126,7 @@ pub enum Release {
 
 /// The answer to [`Index::claim`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimOutcome {
     /// The attachment has it.
     Own,
     /// Others have it, or had it: one attachment, or several that share it, by
@@ -163,13 +163,13 @@ impl Index {
 
     /// Reads the record a plugin wrote for an attachment.
     #[must_use]
-    pub fn get(&self, key: &AttachmentKey, plugin: &str) -> Read<Option<Record>> {
+    pub fn get(&self, key: &AttachmentKey, plugin: &str) -> ReadOutcome<Option<Record>> {
         let read = read_record(&self.record_path(key, plugin), &self.unread);
         match &read.found {
             Some(record) if record.attachment != *key || record.plugin != plugin => {
                 let reason = format!("it belongs to {} of {}", record.plugin, record.attachment);
                 let path = self.record_path(key, plugin);
-                Read { found: None, damaged: vec![Damaged::new(path, reason)] }
+                ReadOutcome { found: None, damaged: vec![DamagedFile::new(path, reason)] }
             }
             _ => read,
         }
@@ -208,8 +208,8 @@ impl Index {
 
     /// Reads all records of an attachment: one small directory.
     #[must_use]
-    pub fn of_attachment(&self, key: &AttachmentKey) -> Read<Vec<Record>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn of_attachment(&self, key: &AttachmentKey) -> ReadOutcome<Vec<Record>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         read_records(&self.owners.join(key.hash()), &mut all, &self.unread);
         all
     }
@@ -217,8 +217,8 @@ impl Index {
     /// Reads every record, in no order. For GC and for commands that people run: it reads every
     /// file.
     #[must_use]
-    pub fn list(&self) -> Read<Vec<Record>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn list(&self) -> ReadOutcome<Vec<Record>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         for entry in entries(&self.owners, &mut all.damaged, &self.unread) {
             read_records(&entry, &mut all, &self.unread);
         }
@@ -227,7 +227,7 @@ impl Index {
 
     /// Reads every record of a network; see [`Index::list`].
     #[must_use]
-    pub fn of_network(&self, network: &str) -> Read<Vec<Record>> {
+    pub fn of_network(&self, network: &str) -> ReadOutcome<Vec<Record>> {
         self.list().map(|mut records| {
             records.retain(|record| record.attachment.network.as_str() == network);
             records
@@ -236,7 +236,7 @@ impl Index {
 
     /// Reads every record of a container; see [`Index::list`].
     #[must_use]
-    pub fn of_container(&self, container_id: &str) -> Read<Vec<Record>> {
+    pub fn of_container(&self, container_id: &str) -> ReadOutcome<Vec<Record>> {
         self.list().map(|mut records| {
             records.retain(|record| record.attachment.container_id.as_str() == container_id);
             records
@@ -426,8 +426,8 @@ impl Index {
     /// Lists the holders of a shared object. A reference whose content is damaged is reported and
     /// still counts for [`Index::release`].
     #[must_use]
-    pub fn holders(&self, object: &str) -> Read<Vec<AttachmentKey>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn holders(&self, object: &str) -> ReadOutcome<Vec<AttachmentKey>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         let directory = self.object_directory(object);
         let mut paths = Vec::new();
         match holder_names(&directory) {
@@ -435,11 +435,11 @@ impl Index {
                 for name in names {
                     match name {
                         Ok(path) => paths.push(path),
-                        Err(error) => all.damaged.push(Damaged::of(&directory, &error)),
+                        Err(error) => all.damaged.push(DamagedFile::of(&directory, &error)),
                     }
                 }
             }
-            Err(error) => all.damaged.push(Damaged::of(&directory, &error)),
+            Err(error) => all.damaged.push(DamagedFile::of(&directory, &error)),
         }
         for path in paths {
             let Some(bytes) = read_or_report(&path, &mut all.damaged, &self.unread) else {
@@ -448,9 +448,9 @@ impl Index {
             match serde_json::from_slice::<AttachmentKey>(&bytes) {
                 Ok(key) if path.ends_with(key.hash()) => all.found.push(key),
                 Ok(key) => {
-                    all.damaged.push(Damaged::new(path, format!("its content is of {key}")));
+                    all.damaged.push(DamagedFile::new(path, format!("its content is of {key}")));
                 }
-                Err(error) => all.damaged.push(Damaged::of(path, &error)),
+                Err(error) => all.damaged.push(DamagedFile::of(path, &error)),
             }
         }
         all
@@ -458,13 +458,13 @@ impl Index {
 
     /// Lists the shared objects that are held or have a note, sorted.
     #[must_use]
-    pub fn objects(&self) -> Read<Vec<String>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn objects(&self) -> ReadOutcome<Vec<String>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         for entry in entries(&self.shared, &mut all.damaged, &self.unread) {
             let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
             match object_of(name.strip_suffix(".made").unwrap_or(&name)) {
                 Some(object) => all.found.push(object),
-                None => all.damaged.push(Damaged::new(entry, "not a name of ours")),
+                None => all.damaged.push(DamagedFile::new(entry, "not a name of ours")),
             }
         }
         all.found.sort_unstable();
@@ -488,13 +488,13 @@ impl Index {
 
     /// Reads the note of a shared object.
     #[must_use]
-    pub fn read_note(&self, object: &str) -> Read<Option<Value>> {
+    pub fn read_note(&self, object: &str) -> ReadOutcome<Option<Value>> {
         let path = self.note_path(object);
-        let mut note = Read::whole(None);
+        let mut note = ReadOutcome::whole(None);
         if let Some(bytes) = read_or_report(&path, &mut note.damaged, &self.unread) {
             match serde_json::from_slice(&bytes) {
                 Ok(value) => note.found = Some(value),
-                Err(error) => note.damaged.push(Damaged::of(path, &error)),
+                Err(error) => note.damaged.push(DamagedFile::of(path, &error)),
             }
         }
         note
@@ -576,7 +576,7 @@ impl Index {
                 .is_some_and(|boot| fs::read_link(path).is_ok_and(|to| to == Path::new(boot)))
         };
         let mut damaged = Vec::new();
-        let files = entries(&self.left, &mut damaged, &Unread::default());
+        let files = entries(&self.left, &mut damaged, &UnreadFile::default());
         let mut objects: Vec<String> = files
             .filter(of_this_boot)
             .filter_map(|path| object_of(path.file_name()?.to_str()?))
@@ -590,19 +590,19 @@ impl Index {
     ///
     /// # Errors
     /// [`FileError`]; the owner is then unknown.
-    pub fn claim(&self, object: &str, key: &AttachmentKey) -> Result<Claimed, FileError> {
+    pub fn claim(&self, object: &str, key: &AttachmentKey) -> Result<ClaimOutcome, FileError> {
         let (path, hash) = (self.claim_path(object), key.hash());
         let failed = |source| FileError::Write { path: path.clone(), source };
         for _ in 0..DIRECTORY_RACES {
             match symlink(&hash, &path) {
-                Ok(()) => return Ok(Claimed::Own),
+                Ok(()) => return Ok(ClaimOutcome::Own),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     ensure_directory(&self.claims)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     match holders_in(&path) {
-                        Ok(holders) if holders.contains(&hash) => return Ok(Claimed::Own),
-                        Ok(holders) => return Ok(Claimed::By(holders)),
+                        Ok(holders) if holders.contains(&hash) => return Ok(ClaimOutcome::Own),
+                        Ok(holders) => return Ok(ClaimOutcome::By(holders)),
                         // It was released just now.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                         // Not a link, so not one of ours.
@@ -676,8 +676,8 @@ impl Index {
     /// Lists what the attachment with this hash has claimed. It reads every claim: for an
     /// attachment whose record is lost. Unreadable claims are reported.
     #[must_use]
-    pub fn claims_of(&self, hash: &str) -> Read<Vec<String>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn claims_of(&self, hash: &str) -> ReadOutcome<Vec<String>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         for claim in entries(&self.claims, &mut Vec::new(), &self.unread) {
             match holders_of(&claim) {
                 Ok(holders) if holders.iter().any(|holder| holder == hash) => {
@@ -685,7 +685,7 @@ impl Index {
                     all.found.extend(name.and_then(object_of));
                 }
                 Ok(_) => {}
-                Err(error) => all.damaged.push(Damaged::of(claim, &error)),
+                Err(error) => all.damaged.push(DamagedFile::of(claim, &error)),
             }
         }
         all
@@ -693,10 +693,10 @@ impl Index {
 
     /// Reads all records of the attachment with this [`AttachmentKey::hash`].
     #[must_use]
-    pub fn of_hash(&self, hash: &str) -> Read<Vec<Record>> {
-        let mut all = Read::whole(Vec::new());
+    pub fn of_hash(&self, hash: &str) -> ReadOutcome<Vec<Record>> {
+        let mut all = ReadOutcome::whole(Vec::new());
         if is_hash(hash) {
-            read_records(&self.owners.join(hash), &mut all, &Unread::default());
+            read_records(&self.owners.join(hash), &mut all, &UnreadFile::default());
         }
         all
     }
@@ -763,11 +763,11 @@ impl Index {
         self.remove_abandoned();
         self.sweep_claims();
         let mut damaged = Vec::new();
-        for folder in entries(&self.shared, &mut damaged, &Unread::default()) {
+        for folder in entries(&self.shared, &mut damaged, &UnreadFile::default()) {
             // Fails for everything in use, and for notes.
             let _ = fs::remove_dir(folder);
         }
-        for folder in entries(&self.owners, &mut damaged, &Unread::default()) {
+        for folder in entries(&self.owners, &mut damaged, &UnreadFile::default()) {
             // A locked one is about to get a record.
             if let Ok(Some(_lock)) = Lock::acquire_directory(&folder, Duration::ZERO) {
                 let _ = fs::remove_dir(folder);
@@ -778,7 +778,7 @@ impl Index {
     /// Removes claims of attachments that no longer have a record.
     fn sweep_claims(&self) {
         let mut damaged = Vec::new();
-        for claim in entries(&self.claims, &mut damaged, &Unread::default()) {
+        for claim in entries(&self.claims, &mut damaged, &UnreadFile::default()) {
             // An attachment has a record before it has a claim.
             let is_gone = |holder: &String| {
                 let record = fs::symlink_metadata(self.owners.join(holder));
@@ -807,7 +807,7 @@ impl Index {
     ///
     /// # Errors
     /// [`FileError::Remove`].
-    pub fn take_note(&self, object: &str) -> Result<Read<Option<Value>>, FileError> {
+    pub fn take_note(&self, object: &str) -> Result<ReadOutcome<Option<Value>>, FileError> {
         let note = self.read_note(object);
         remove_file(&self.note_path(object))?;
         // The caller has the lock, so an unfinished file was left by a process that was killed.
@@ -869,7 +869,7 @@ fn ensure_directory(path: &Path) -> Result<(), FileError> {
 fn remove_if_idle(directory: &Path) -> bool {
     let mut damaged = Vec::new();
     // Fails while other plugins have records there.
-    let unread = Unread::default();
+    let unread = UnreadFile::default();
     if fs::remove_dir(directory).is_ok() {
         return true;
     }
@@ -905,12 +905,12 @@ fn holders_of(claim: &Path) -> Result<Vec<String>, FileError> {
 /// Lists a directory that may be missing, without temporary and other hidden files.
 fn entries(
     directory: &Path,
-    damaged: &mut Vec<Damaged>,
-    unread: &Unread,
+    damaged: &mut Vec<DamagedFile>,
+    unread: &UnreadFile,
 ) -> impl Iterator<Item = PathBuf> + use<> {
     let mut found = Vec::new();
     let mut report = |errno: Errno| {
-        let one = Damaged::of(directory, &io::Error::from(errno));
+        let one = DamagedFile::of(directory, &io::Error::from(errno));
         // What is not a folder contains nothing of ours.
         if !matches!(errno, Errno::NOTDIR | Errno::LOOP) {
             unread.note(&one);
@@ -975,7 +975,7 @@ fn holders_in(claim: &Path) -> io::Result<Vec<String>> {
     Ok(target.to_string_lossy().split(SHARED_BY).map(str::to_owned).collect())
 }
 
-impl Damaged {
+impl DamagedFile {
     /// Says whether a record of this plugin may be in it: it is the file of one, or a folder with
     /// records of all plugins.
     #[must_use]
@@ -998,10 +998,10 @@ impl Damaged {
     }
 }
 
-impl Read<Vec<Record>> {
+impl ReadOutcome<Vec<Record>> {
     /// Returns the damaged records of attachments that no record here names: a container may be
     /// attached by each of them. One beside a record of the same attachment is not among them.
-    pub fn nameless(&self) -> impl Iterator<Item = &Damaged> {
+    pub fn nameless(&self) -> impl Iterator<Item = &DamagedFile> {
         let named: BTreeSet<String> =
             self.found.iter().map(|record| record.attachment.hash()).collect();
         self.damaged.iter().filter(move |one| one.hash().is_none_or(|hash| !named.contains(hash)))
@@ -1013,7 +1013,7 @@ fn is_hash(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn read_records(directory: &Path, all: &mut Read<Vec<Record>>, unread: &Unread) {
+fn read_records(directory: &Path, all: &mut ReadOutcome<Vec<Record>>, unread: &UnreadFile) {
     let paths: Vec<PathBuf> = entries(directory, &mut all.damaged, unread).collect();
     for path in paths {
         let read = read_record(&path, unread);
@@ -1022,22 +1022,26 @@ fn read_records(directory: &Path, all: &mut Read<Vec<Record>>, unread: &Unread) 
     }
 }
 
-fn read_record(path: &Path, unread: &Unread) -> Read<Option<Record>> {
-    let mut read = Read::whole(None);
+fn read_record(path: &Path, unread: &UnreadFile) -> ReadOutcome<Option<Record>> {
+    let mut read = ReadOutcome::whole(None);
     if let Some(bytes) = read_or_report(path, &mut read.damaged, unread) {
         match Record::parse(&bytes) {
             Ok(record) => read.found = Some(record),
-            Err(reason) => read.damaged.push(Damaged::new(path, reason)),
+            Err(reason) => read.damaged.push(DamagedFile::new(path, reason)),
         }
     }
     read
 }
 
-fn read_or_report(path: &Path, damaged: &mut Vec<Damaged>, unread: &Unread) -> Option<Vec<u8>> {
+fn read_or_report(
+    path: &Path,
+    damaged: &mut Vec<DamagedFile>,
+    unread: &UnreadFile,
+) -> Option<Vec<u8>> {
     match read_own(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            let one = Damaged::of(path, &error);
+            let one = DamagedFile::of(path, &error);
             if error.is_refused() {
                 unread.note(&one);
             }

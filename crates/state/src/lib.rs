@@ -14,10 +14,10 @@ pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, create_locked, read_optional,
     remove_abandoned, remove_directory, remove_file, replace_locked, sync_directory, write_atomic,
 };
-pub use index::{AttachmentLock, Claimed, Index, Release};
+pub use index::{AttachmentLock, ClaimOutcome, Index, Release};
 pub use lock::{Holder, Lock, LockError};
 pub use name::{file_name_of, object_of};
 pub use obstacle::obstacle;
 pub use publish::{publish, withdraw};
-pub use record::{Damaged, NetnsIdentity, Read, Record, noted_in};
+pub use record::{DamagedFile, NetnsIdentity, ReadOutcome, Record, noted_in};
 pub use roots::{PASSAGE, PASSAGES, Roots, boot_id, is_passage};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use cni::AttachmentKey;
-use kernel::living::{self, Noted};
+use kernel::living::{self, NetnsNote};
 use kernel::netns::{Netns, NetnsId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,13 +132,13 @@ impl Record {
 
     /// Returns what identifies the container's namespace; `None` when that was not recorded.
     #[must_use]
-    pub fn noted(&self) -> Option<Noted> {
+    pub fn noted(&self) -> Option<NetnsNote> {
         let path = self.netns.clone().unwrap_or_default();
         let id = self.netns_id.map(NetnsId::from);
         let is_noted = id.is_some() || !path.as_os_str().is_empty();
         let (cookie, sight, pid_ns) = (self.netns_cookie, self.netns_sight, self.pid_ns);
         let passage = is_passage(&path);
-        is_noted.then_some(Noted { path, id, cookie, pid_ns, sight, passage })
+        is_noted.then_some(NetnsNote { path, id, cookie, pid_ns, sight, passage })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -166,11 +166,11 @@ impl Record {
 /// Returns what the records of one attachment say about its container's namespace. Plugins may have
 /// recorded different ones if an ADD came before the DEL of its predecessor. A plugin that did not
 /// enter the namespace left its cookie to the others.
-pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted> {
-    let mut all: Vec<Noted> = records.into_iter().filter_map(Record::noted).collect();
+pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<NetnsNote> {
+    let mut all: Vec<NetnsNote> = records.into_iter().filter_map(Record::noted).collect();
     for at in 0..all.len() {
         if all[at].cookie.is_none() {
-            let told = |one: &&Noted| one.id == all[at].id && one.cookie.is_some();
+            let told = |one: &&NetnsNote| one.id == all[at].id && one.cookie.is_some();
             if let Some((cookie, sight)) = all.iter().find(told).map(|one| (one.cookie, one.sight))
             {
                 (all[at].cookie, all[at].sight) = (cookie, sight);
@@ -183,16 +183,16 @@ pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted>
 
 /// A file that could not be understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damaged {
+pub struct DamagedFile {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
 
-impl Damaged {
+impl DamagedFile {
     pub(crate) fn new(path: impl Into<PathBuf>, reason: impl fmt::Display) -> Self {
-        Damaged { path: path.into(), reason: reason.to_string() }
+        DamagedFile { path: path.into(), reason: reason.to_string() }
     }
 
     /// Describes an error and its sources as the reason.
@@ -203,11 +203,11 @@ impl Damaged {
             reason = format!("{reason}: {}", cni::json::plain(&source.to_string()));
             next = source.source();
         }
-        Damaged { path: path.into(), reason }
+        DamagedFile { path: path.into(), reason }
     }
 }
 
-impl fmt::Display for Damaged {
+impl fmt::Display for DamagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ignored {:?}: {}", self.path, self.reason)
     }
@@ -215,19 +215,19 @@ impl fmt::Display for Damaged {
 
 /// What could be read, and what could not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Read<T> {
+pub struct ReadOutcome<T> {
     /// What could be read.
     pub found: T,
     /// The files that were skipped. They should be reported, but nothing has to stop.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedFile>,
 }
 
-impl<T> Read<T> {
+impl<T> ReadOutcome<T> {
     pub(crate) fn whole(found: T) -> Self {
-        Read { found, damaged: Vec::new() }
+        ReadOutcome { found, damaged: Vec::new() }
     }
 
-    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Read<U> {
-        Read { found: change(self.found), damaged: self.damaged }
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> ReadOutcome<U> {
+        ReadOutcome { found: change(self.found), damaged: self.damaged }
     }
 }

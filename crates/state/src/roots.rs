@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::file::FileError;
-use crate::record::Damaged;
+use crate::record::DamagedFile;
 
 /// The folder, below [`Roots::run`], of the namespaces in which interfaces are made for containers
 /// of Docker's: Docker's driver moves them on from there (docs/files.md).
@@ -37,7 +37,7 @@ pub struct Roots {
     /// default.
     pub system_bus: Option<String>,
     /// What one call could not read.
-    pub(crate) unread: Unread,
+    pub(crate) unread: UnreadFile,
 }
 
 /// The first file or folder of ours that existed and could not be read: not garbled, but refused by
@@ -47,10 +47,10 @@ pub struct Roots {
 /// this call did not learn, and the next call may read it. So a call that removes keeps such a
 /// record, and must not report success. Copies share this value.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unread(Arc<OnceLock<Damaged>>);
+pub(crate) struct UnreadFile(Arc<OnceLock<DamagedFile>>);
 
-impl Unread {
-    pub(crate) fn note(&self, damaged: &Damaged) {
+impl UnreadFile {
+    pub(crate) fn note(&self, damaged: &DamagedFile) {
         let _ = self.0.set(damaged.clone());
     }
 
@@ -61,18 +61,18 @@ impl Unread {
 
 /// Two values are equal if they lead to the same folders; what could not be read there does not
 /// matter.
-impl PartialEq for Unread {
-    fn eq(&self, _: &Unread) -> bool {
+impl PartialEq for UnreadFile {
+    fn eq(&self, _: &UnreadFile) -> bool {
         true
     }
 }
 
-impl Eq for Unread {}
+impl Eq for UnreadFile {}
 
 impl Roots {
     /// Takes both directories. Neither has to exist.
     pub fn new(run: impl Into<PathBuf>, lib: impl Into<PathBuf>) -> Self {
-        Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: Unread::default() }
+        Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: UnreadFile::default() }
     }
 
     /// Reads the directories and the message bus from an environment, of which `variable` returns
@@ -95,13 +95,13 @@ impl Roots {
     /// Returns the same folders for one call, and collects what that call cannot read.
     #[must_use]
     pub fn for_one_call(&self) -> Roots {
-        Roots { unread: Unread::default(), ..self.clone() }
+        Roots { unread: UnreadFile::default(), ..self.clone() }
     }
 
     /// Returns the first file or folder that existed and could not be read since
     /// [`Roots::for_one_call`].
     #[must_use]
-    pub fn unread(&self) -> Option<&Damaged> {
+    pub fn unread(&self) -> Option<&DamagedFile> {
         self.unread.0.get()
     }
 

@@ -45,7 +45,7 @@ enum Node {
 
 /// A value, or an optional one, which may be absent.
 #[derive(Debug, Clone, PartialEq)]
-enum Found {
+enum CelValue {
     Plain(Value),
     Optional(Option<Value>),
 }
@@ -265,7 +265,7 @@ impl Parser<'_> {
     }
 }
 
-fn evaluate(node: &Node, variables: &Variables) -> Result<Found, String> {
+fn evaluate(node: &Node, variables: &Variables) -> Result<CelValue, String> {
     let value = |node: &Node| plain(evaluate(node, variables)?);
     let found = match node {
         Node::Literal(literal) => literal.clone(),
@@ -278,13 +278,13 @@ fn evaluate(node: &Node, variables: &Variables) -> Result<Found, String> {
         Node::Select(of, key, optional) => {
             let key = value(key)?;
             let (of, optional) = match evaluate(of, variables)? {
-                Found::Plain(of) => (of, *optional),
-                Found::Optional(Some(of)) => (of, true),
-                Found::Optional(None) => return Ok(Found::Optional(None)),
+                CelValue::Plain(of) => (of, *optional),
+                CelValue::Optional(Some(of)) => (of, true),
+                CelValue::Optional(None) => return Ok(CelValue::Optional(None)),
             };
             let found = select(&of, &key)?;
             if optional {
-                return Ok(Found::Optional(found));
+                return Ok(CelValue::Optional(found));
             }
             found.ok_or(format!("no such key: {key}"))?
         }
@@ -317,7 +317,7 @@ fn evaluate(node: &Node, variables: &Variables) -> Result<Found, String> {
         }
         Node::Binary(sign, left, right) => binary(sign, &value(left)?, &value(right)?)?,
     };
-    Ok(Found::Plain(found))
+    Ok(CelValue::Plain(found))
 }
 
 fn binary(sign: &str, left: &Value, right: &Value) -> Result<Value, String> {
@@ -362,18 +362,18 @@ fn call(
     name: &str,
     arguments: &[Node],
     variables: &Variables,
-) -> Result<Found, String> {
+) -> Result<CelValue, String> {
     let unknown = || format!("no such function: {name} with {} arguments", arguments.len());
     // Macros: their arguments are not values.
     match (of, name, arguments) {
         (None, "has", [Node::Select(of, key, false)]) => {
             let of = plain(evaluate(of, variables)?)?;
             let key = plain(evaluate(key, variables)?)?;
-            return Ok(Found::Plain(json!(select(&of, &key)?.is_some())));
+            return Ok(CelValue::Plain(json!(select(&of, &key)?.is_some())));
         }
         (Some(of), "all" | "exists", [Node::Name(each), condition]) => {
             let of = plain(evaluate(of, variables)?)?;
-            return each_of(&of, each, condition, name == "all", variables).map(Found::Plain);
+            return each_of(&of, each, condition, name == "all", variables).map(CelValue::Plain);
         }
         _ => {}
     }
@@ -381,9 +381,9 @@ fn call(
     let arguments = arguments.iter().map(|node| plain(evaluate(node, variables)?));
     let arguments = arguments.collect::<Result<Vec<_>, String>>()?;
     let found = match (of, name, arguments.as_slice()) {
-        (Some(Found::Optional(found)), "orValue", [other]) => found.unwrap_or(other.clone()),
-        (Some(Found::Optional(found)), "hasValue", []) => json!(found.is_some()),
-        (Some(Found::Plain(Value::String(of))), _, [Value::String(other)]) => match name {
+        (Some(CelValue::Optional(found)), "orValue", [other]) => found.unwrap_or(other.clone()),
+        (Some(CelValue::Optional(found)), "hasValue", []) => json!(found.is_some()),
+        (Some(CelValue::Plain(Value::String(of))), _, [Value::String(other)]) => match name {
             "startsWith" => json!(of.starts_with(other)),
             "endsWith" => json!(of.ends_with(other)),
             "contains" => json!(of.contains(other)),
@@ -391,10 +391,10 @@ fn call(
             _ => return Err(unknown()),
         },
         (None, "size", [of]) => size(of)?,
-        (Some(Found::Plain(of)), "size", []) => size(&of)?,
+        (Some(CelValue::Plain(of)), "size", []) => size(&of)?,
         _ => return Err(unknown()),
     };
-    Ok(Found::Plain(found))
+    Ok(CelValue::Plain(found))
 }
 
 /// Whether a condition holds for all keys or elements, or for one. If one element decides, errors
@@ -450,10 +450,10 @@ fn matches(text: &str, pattern: &str) -> Result<bool, String> {
     }
 }
 
-fn plain(found: Found) -> Result<Value, String> {
+fn plain(found: CelValue) -> Result<Value, String> {
     match found {
-        Found::Plain(value) => Ok(value),
-        Found::Optional(_) => Err("an optional value is no value".to_owned()),
+        CelValue::Plain(value) => Ok(value),
+        CelValue::Optional(_) => Err("an optional value is no value".to_owned()),
     }
 }
 

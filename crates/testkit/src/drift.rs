@@ -1,11 +1,11 @@
 //! Ways in which other programs change what ADD made. The tests of CHECK and those of repair use
 //! the same ones.
 
-use self::At::{Container as Inside, Host};
+use self::DamagePlace::{Container as Inside, Host};
 
 /// Where a damage is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum DamagePlace {
     /// The host.
     Host,
     /// The container.
@@ -18,7 +18,7 @@ pub struct Drift(
     /// Its name.
     pub &'static str,
     /// Where it is done.
-    pub At,
+    pub DamagePlace,
     /// The script that does it. `$port` and `$ifb` stand for the attachment's links, `$ipam` for
     /// the folder of its address plugin.
     pub &'static str,

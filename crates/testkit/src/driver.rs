@@ -12,7 +12,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::Lab;
-use crate::place::{Place, Running};
+use crate::place::{Place, RunningProgram};
 
 const PROGRAM: &str = include_str!("driver.py");
 
@@ -22,7 +22,7 @@ pub struct Driver<'lab> {
     lab: &'lab Lab,
     socket: String,
     folder: PathBuf,
-    running: Option<Running>,
+    running: Option<RunningProgram>,
 }
 
 impl<'lab> Driver<'lab> {

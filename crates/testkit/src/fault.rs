@@ -27,7 +27,7 @@ mod trace;
 
 pub use act::{Blow, failures};
 pub use name::{changes, name};
-pub use trace::{Ended, Hand, Moment, follow, strike, watch};
+pub use trace::{Hand, Moment, ProgramEnd, follow, strike, watch};
 
 /// Whether programs can be traced like this on this kind of machine: the registers differ.
 #[must_use]

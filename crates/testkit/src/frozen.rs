@@ -11,11 +11,11 @@ use crate::service::wait_until;
 /// If the test process is killed, the other one may stay frozen. The next test that makes a control
 /// group kills it then, and removes the group.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct FrozenCgroup {
     _cgroup: Cgroup,
 }
 
-impl Frozen {
+impl FrozenCgroup {
     /// Moves a process into a group, and waits until it is frozen.
     ///
     /// # Panics

@@ -48,7 +48,7 @@ use serde_json::Value;
 use admission::Admission;
 use kinds::KINDS;
 pub use kinds::Kind;
-pub use log::Asked;
+pub use log::LoggedRequest;
 use rules::Rule;
 use store::{Part, Store};
 
@@ -70,7 +70,7 @@ enum Mode {
 #[derive(Debug)]
 struct State {
     store: Store,
-    log: Vec<Asked>,
+    log: Vec<LoggedRequest>,
     latency: Duration,
     mode: Mode,
     bookmarks: u64,
@@ -96,12 +96,12 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,7 +127,7 @@ impl Shared {
 /// The server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct KubeApi {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     address: SocketAddr,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -166,7 +166,7 @@ impl KubeApi {
             next: 0,
             ended: false,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(SharedState { state: Mutex::new(state), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
         let thread = thread::spawn(move || listen(&theirs, listener, address));
         KubeApi { shared, address, thread: Some(thread) }
@@ -411,7 +411,7 @@ impl KubeApi {
 
     /// Returns the requests so far.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<LoggedRequest> {
         self.shared.lock().log.clone()
     }
 
@@ -472,7 +472,7 @@ fn kind_of(object: &Value) -> (usize, &'static Kind) {
 }
 
 /// Accepts connections, a thread each, while it should listen.
-fn listen(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) {
+fn listen(shared: &Arc<SharedState>, listener: TcpListener, address: SocketAddr) {
     let mut listener = Some(listener);
     loop {
         let (ended, mode) = {
@@ -501,7 +501,7 @@ fn listen(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) {
     }
 }
 
-fn begin(shared: &Arc<Shared>, stream: TcpStream) {
+fn begin(shared: &Arc<SharedState>, stream: TcpStream) {
     let Ok(copy) = stream.try_clone() else { return };
     let _ = stream.set_nodelay(true);
     let mut state = shared.lock();

@@ -72,12 +72,12 @@ pub mod watcher;
 
 pub use chance::Chance;
 pub use detection::wait_for_detection;
-pub use frozen::Frozen;
+pub use frozen::FrozenCgroup;
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;
 pub use modules::ModuleRequests;
-pub use place::{Place, Running, without_linkdown};
+pub use place::{Place, RunningProgram, without_linkdown};
 pub use service::{Service, wait_for, wait_until, wait_until_or_tell};
 pub use snapshot::{Snapshot, sysctls};
 pub use tally::Tally;

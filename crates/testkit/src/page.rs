@@ -59,13 +59,13 @@ pub enum Step {
         /// The machine that it is typed on, if that is not the reader's first one.
         on: Option<String>,
         /// Its commands.
-        typed: Vec<Typed>,
+        typed: Vec<TypedCommand>,
     },
 }
 
 /// One command of a session.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Typed {
+pub struct TypedCommand {
     /// The line of the page.
     pub line: usize,
     /// The command, with its continuation lines.
@@ -121,7 +121,7 @@ impl Page {
     }
 
     /// All commands, in their order.
-    pub fn commands(&self) -> impl Iterator<Item = &Typed> {
+    pub fn commands(&self) -> impl Iterator<Item = &TypedCommand> {
         self.steps.iter().flat_map(|step| match step {
             Step::Session { typed, .. } => typed.as_slice(),
             Step::File { .. } => &[],
@@ -181,7 +181,7 @@ impl Page {
     }
 
     /// Reads `not run: REASON`, `not run (WORDS): REASON` and the same with `full`.
-    fn except(&mut self, session: &mut [Typed], comment: &str, line: usize) {
+    fn except(&mut self, session: &mut [TypedCommand], comment: &str, line: usize) {
         let full = comment.strip_prefix("full");
         let Some(rest) = full.or_else(|| comment.strip_prefix("not run")) else { return };
         let (words, reason) = match rest.strip_prefix(" (") {
@@ -189,7 +189,7 @@ impl Page {
             None => ("", rest.strip_prefix(": ").unwrap_or_default()),
         };
         let meant = session.iter_mut().filter(|typed| typed.command.starts_with(words));
-        let meant: Vec<&mut Typed> = meant.collect();
+        let meant: Vec<&mut TypedCommand> = meant.collect();
         if reason.is_empty() || meant.is_empty() {
             let what = "no command is meant, or no reason is given";
             self.mistakes.push(format!("line {line}: {what}: {comment}"));
@@ -206,8 +206,8 @@ fn comment(line: &str) -> Option<&str> {
     Some(line.trim_end().strip_prefix("<!-- ")?.strip_suffix(" -->")?.trim())
 }
 
-fn session(content: &[(usize, &str)]) -> Vec<Typed> {
-    let mut session: Vec<Typed> = Vec::new();
+fn session(content: &[(usize, &str)]) -> Vec<TypedCommand> {
+    let mut session: Vec<TypedCommand> = Vec::new();
     let mut lines = content.iter();
     while let Some((number, line)) = lines.next() {
         let Some(command) = line.strip_prefix("# ").or_else(|| line.strip_prefix("$ ")) else {
@@ -229,7 +229,7 @@ fn session(content: &[(usize, &str)]) -> Vec<Typed> {
                 }
             }
         }
-        session.push(Typed {
+        session.push(TypedCommand {
             line: *number,
             command,
             shown: Vec::new(),

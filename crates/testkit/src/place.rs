@@ -68,34 +68,34 @@ pub trait Place {
     /// Starts a program that runs until the guard is dropped. Its output goes where the test's
     /// goes.
     #[track_caller]
-    fn start(&self, program: &str, args: &[&str]) -> Running {
+    fn start(&self, program: &str, args: &[&str]) -> RunningProgram {
         let child = self.command(program).args(args).stdin(Stdio::null()).spawn();
         let child =
             child.unwrap_or_else(|error| panic!("{program} in {}: {error}", self.place_name()));
-        Running { child }
+        RunningProgram { child }
     }
 }
 
 /// A program that is killed when this is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     child: Child,
 }
 
-impl Running {
+impl RunningProgram {
     /// The process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 }
 
-impl From<Child> for Running {
+impl From<Child> for RunningProgram {
     fn from(child: Child) -> Self {
-        Running { child }
+        RunningProgram { child }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -27,7 +27,7 @@ pub struct Watcher {
 
 /// The events in a folder since the last look.
 #[derive(Debug)]
-pub struct Seen(Vec<Event>);
+pub struct SeenEvents(Vec<Event>);
 
 #[derive(Debug)]
 struct Event {
@@ -63,7 +63,7 @@ impl Watcher {
     /// # Panics
     /// When the kernel does not report events.
     #[must_use]
-    pub fn look(&self) -> Seen {
+    pub fn look(&self) -> SeenEvents {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut seen = Vec::new();
@@ -77,14 +77,14 @@ impl Watcher {
                         name: name.unwrap_or_default().into(),
                     });
                 }
-                Err(Errno::AGAIN) => return Seen(seen),
+                Err(Errno::AGAIN) => return SeenEvents(seen),
                 Err(errno) => panic!("read inotify: {errno}"),
             }
         }
     }
 }
 
-impl Seen {
+impl SeenEvents {
     /// Whether a runtime certainly loads the folder's contents after a file got this name, or lost
     /// it.
     ///

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use firewall::firewalld::Source;
 
-use crate::{Address, Foreign, Item, Place, Rule, Shaping, SourceTables, State, Sysctl, Vrf};
+use crate::{Address, ForeignPart, Item, Place, Rule, Shaping, SourceTables, State, Sysctl, Vrf};
 
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -157,22 +157,22 @@ fn elements(plan: &firewall::Plan) -> Vec<String> {
     own.chain(shared.map(|element| element.to_string())).collect()
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for ForeignPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |words: Vec<String>| words.join(", ");
         let addresses = |of: &[IpAddr]| list(of.iter().map(ToString::to_string).collect());
         match self {
-            Foreign::Chains { addresses: of, .. } => {
+            ForeignPart::Chains { addresses: of, .. } => {
                 write!(f, "the reference's chains accept {}", addresses(of))
             }
-            Foreign::Isolation(of) => {
+            ForeignPart::Isolation(of) => {
                 let bridges = of.iter().map(|one| format!("{:?}", one.bridge)).collect();
                 write!(f, "the reference's chains isolate {}", list(bridges))
             }
-            Foreign::Accept { addresses: of, .. } => {
+            ForeignPart::Accept { addresses: of, .. } => {
                 write!(f, "iptables accepts {}", addresses(of))
             }
-            Foreign::Zones(sources) => {
+            ForeignPart::Zones(sources) => {
                 let source = |one: &Source| format!("{} in {} zone", one.address, one.zone);
                 f.write_str(&list(sources.iter().map(source).collect()))
             }

@@ -71,36 +71,36 @@ pub struct Item {
     /// What it is.
     pub state: State,
     /// Why the plugin wants it.
-    pub because: Because,
+    pub because: Reason,
 }
 
 impl Item {
     /// Creates an item of the host.
     #[must_use]
-    pub fn host(state: State, because: Because) -> Self {
+    pub fn host(state: State, because: Reason) -> Self {
         Item { place: Place::Host, state, because }
     }
 
     /// Creates an item of the container.
     #[must_use]
-    pub fn container(state: State, because: Because) -> Self {
+    pub fn container(state: State, because: Reason) -> Self {
         Item { place: Place::Container, state, because }
     }
 
     /// Returns how it is restored.
     #[must_use]
-    pub fn restored(&self) -> Restored {
+    pub fn restored(&self) -> Remedy {
         match &self.state {
             State::Link { .. }
             | State::Recorded { .. }
             | State::Peer { .. }
-            | State::Taken { .. } => Restored::ByHand(ATTACH_ANEW),
-            State::Path { .. } => Restored::ByHand(ROUTE_OF_OTHERS),
-            State::NotOfHost { .. } => Restored::ByHand(
+            | State::Taken { .. } => Remedy::ByHand(ATTACH_ANEW),
+            State::Path { .. } => Remedy::ByHand(ROUTE_OF_OTHERS),
+            State::NotOfHost { .. } => Remedy::ByHand(
                 "give the network addresses that the host does not have, and attach the container \
                  anew",
             ),
-            _ => Restored::ByRepair,
+            _ => Remedy::ByRepair,
         }
     }
 }
@@ -118,7 +118,7 @@ pub enum Place {
 /// Why a plugin wants something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Because {
+pub enum Reason {
     /// ADD created it and reported it.
     Created,
     /// The IPAM plugin assigned it.
@@ -137,17 +137,17 @@ pub enum Because {
     Policy,
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Because::Created => f.write_str("ADD created it"),
-            Because::Ipam => f.write_str("the IPAM plugin assigned it"),
-            Because::Key(key) => write!(f, "the configuration's {key} asks for it"),
-            Because::Outbound => f.write_str("the container reaches others by it"),
-            Because::Inbound => f.write_str("the host reaches the container by it"),
-            Because::Safety => f.write_str("a container must not change the host"),
-            Because::Ownership => f.write_str("it shows the owner"),
-            Because::Policy => f.write_str("network policy judges by it"),
+            Reason::Created => f.write_str("ADD created it"),
+            Reason::Ipam => f.write_str("the IPAM plugin assigned it"),
+            Reason::Key(key) => write!(f, "the configuration's {key} asks for it"),
+            Reason::Outbound => f.write_str("the container reaches others by it"),
+            Reason::Inbound => f.write_str("the host reaches the container by it"),
+            Reason::Safety => f.write_str("a container must not change the host"),
+            Reason::Ownership => f.write_str("it shows the owner"),
+            Reason::Policy => f.write_str("network policy judges by it"),
         }
     }
 }
@@ -162,7 +162,7 @@ pub const ROUTE_OF_OTHERS: &str = "remove or narrow that route (`ip route`, `ip 
 
 /// How an item is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restored {
+pub enum Remedy {
     /// Repair restores it under the running container.
     ByRepair,
     /// An administrator does this.
@@ -221,11 +221,11 @@ mod tests {
                 "all-multicast mode off of interface \"eth0\"",
             ),
             (
-                State::Foreign(Foreign::Zones(vec![source])),
+                State::Foreign(ForeignPart::Zones(vec![source])),
                 "packet filter: 192.0.2.2 in trusted zone",
             ),
             (
-                State::Foreign(Foreign::Accept { addresses: vec![address], legacy: true }),
+                State::Foreign(ForeignPart::Accept { addresses: vec![address], legacy: true }),
                 "packet filter: iptables accepts 192.0.2.2",
             ),
             (
@@ -265,7 +265,7 @@ mod tests {
         ] {
             let written = serde_json::to_string(&state).unwrap();
             assert_eq!(serde_json::from_str::<State>(&written).unwrap(), state);
-            assert_eq!(Item::container(state, Because::Created).to_string(), text);
+            assert_eq!(Item::container(state, Reason::Created).to_string(), text);
         }
     }
 
@@ -274,15 +274,15 @@ mod tests {
         let mut wanted = Wanted::new();
         wanted.push(Item::host(
             State::Forwarding { ipv4: true, restore: false },
-            Because::Key("isGateway".to_owned()),
+            Reason::Key("isGateway".to_owned()),
         ));
         wanted.push(Item::container(
             State::Route(Route {
                 gateway: Some("192.0.2.1".parse().unwrap()),
-                satisfied_by: SatisfiedBy::Any,
+                satisfied_by: RouteMatch::Any,
                 ..Route::new("eth0", "0.0.0.0/0".parse().unwrap())
             }),
-            Because::Ipam,
+            Reason::Ipam,
         ));
         let text = serde_json::to_string(&wanted).unwrap();
         assert_eq!(serde_json::from_str::<Wanted>(&text).unwrap(), wanted);

@@ -201,7 +201,7 @@ pub enum State {
         sources: firewall::masquerade::Sources,
     },
     /// Packet filters that are not ours have what the attachment needs of them.
-    Foreign(Foreign),
+    Foreign(ForeignPart),
     /// Ports of the host lead to the container.
     HostPorts(HostPorts),
     /// The attachment holds a claim on an address ([the name of the claim](State::Claim::object)),
@@ -259,7 +259,7 @@ pub struct Route {
     /// The next hop.
     pub gateway: Option<IpAddr>,
     /// Which other routes count as this one.
-    pub satisfied_by: SatisfiedBy,
+    pub satisfied_by: RouteMatch,
     /// The preferred source address.
     pub source: Option<IpAddr>,
     /// The scope (`linux include/uapi/linux/rtnetlink.h` `rt_scope_t`).
@@ -277,7 +277,7 @@ pub struct Route {
     /// What becomes of the packets, if they are dropped. Then the route leads to no link, and `link`
     /// is the interface that it came with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drops: Option<cni::Dropping>,
+    pub drops: Option<cni::DropKind>,
 }
 
 impl Route {
@@ -288,7 +288,7 @@ impl Route {
             link: link.to_owned(),
             destination,
             gateway: None,
-            satisfied_by: SatisfiedBy::Link,
+            satisfied_by: RouteMatch::Link,
             source: None,
             scope: None,
             table: None,
@@ -305,7 +305,7 @@ impl Route {
 /// may be in any table: plugins later in the chain move routes to tables of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum SatisfiedBy {
+pub enum RouteMatch {
     /// One by the same link.
     Link,
     /// One through the same next hop, by any link.
@@ -317,7 +317,7 @@ pub enum SatisfiedBy {
 /// What an attachment needs in one part of a packet filter that is not ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Foreign {
+pub enum ForeignPart {
     /// The reference's chains of iptables accept what these addresses forward.
     Chains {
         /// The addresses.

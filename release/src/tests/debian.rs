@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use testkit::real::REMOVE_OURS;
-use testkit::{Lab, Place as _, Running, wait_until};
+use testkit::{Lab, Place as _, RunningProgram, wait_until};
 
 use crate::contents;
 use crate::deb::Package;
@@ -92,7 +92,7 @@ impl Debian {
     }
 
     /// Calls a plugin from now on.
-    pub(super) fn calls(&self, plugin: &str) -> Running {
+    pub(super) fn calls(&self, plugin: &str) -> RunningProgram {
         let root = self.root().display().to_string();
         self.lab.start("chroot", &[&root, "sh", "-c", CALLS, "calls", plugin])
     }

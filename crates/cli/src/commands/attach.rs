@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cni::text::one_line;
 use cni::{AddResult, ContainerId, IfName, NetworkList, NetworkName, code};
-use cni_runtime::{Apart, Attachment, CachedAttachment, DelError, Runtime};
+use cni_runtime::{Attachment, CachedAttachment, DelError, RepairObstacle, Runtime};
 use serde::Serialize;
 use state::Index;
 
@@ -206,7 +206,7 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     let forget = || {
         let forgotten = session.runtime.cache().forget(&key);
         forgotten.map_err(|error| Failure::from(error.to_cni()))?;
-        Ok(cni_runtime::Deleted::default())
+        Ok(cni_runtime::DeletedAttachment::default())
     };
     let deleted = match (cached, network) {
         (Some(cached), network) => {
@@ -242,7 +242,7 @@ fn del_list(
     target: &Target,
     asked: &Attach,
     world: &World,
-) -> Result<cni_runtime::Deleted, Failure> {
+) -> Result<cni_runtime::DeletedAttachment, Failure> {
     let attachment = attach::describe(
         &network.list,
         target.container_id.clone(),
@@ -320,7 +320,7 @@ fn by_name<'r>(
             && asked.addresses.ifname.as_ref().is_none_or(|ifname| *ifname == known.key.ifname)
     });
     for known in named {
-        if known.apart(&session.roots) == Some(Apart::Dockers) {
+        if known.apart(&session.roots) == Some(RepairObstacle::Dockers) {
             let text = format!(
                 "{:?} is a container of Docker's, whose plugins worked in another namespace",
                 which.container

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use cni::text::one_line;
 use cni::{AttachmentKey, CallEnv, Command, GcAttachment, NetworkName};
 use cni_invoke::{Builtin as _, Request, Status};
-use cni_runtime::{CachedAttachment, Everything, GcError, GcFailure, GcReport, Removal, Runtime};
+use cni_runtime::{CachedAttachment, GcError, GcFailure, GcReport, Inventory, Removal, Runtime};
 use plugins::Builtins;
 use plugins::marks::{self, Marks};
 use plugins::shared::forwarding;
@@ -20,7 +20,7 @@ use state::{Index, Record, Roots};
 use super::Outcome;
 use crate::args::{Common, Gc};
 use crate::failure::Failure;
-use crate::net::attachments::{self, Known};
+use crate::net::attachments::{self, KnownAttachment};
 use crate::net::presence::Presence;
 use crate::net::session::{PluginSource, Session};
 use crate::net::{container, own_plugins};
@@ -141,7 +141,7 @@ impl Report for CollectionReport {
 
 pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let Everything { mut known, notices, .. } = attachments::all(&session)?;
+    let Inventory { mut known, notices, .. } = attachments::all(&session)?;
     for notice in notices {
         shell.warn(notice);
     }
@@ -155,7 +155,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
     } else if args.all {
         // Without a record of ours, and not made by our runtime, it may belong to another runtime,
         // and its plugins may not be ours either.
-        let is_ours = |known: &Known| {
+        let is_ours = |known: &KnownAttachment| {
             let cached = known.cached.as_ref().filter(|cached| !cached.is_under_way());
             !known.records.is_empty() || cached.is_some_and(|cached| cached.boot_id.is_some())
         };
@@ -187,7 +187,11 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
 
 /// Refuses a network that nothing knows: no file, no attachment, and no mark in the kernel or the packet
 /// filter.
-fn refuse_unknown(network: &str, known: &[Known], session: &Session) -> Result<(), Failure> {
+fn refuse_unknown(
+    network: &str,
+    known: &[KnownAttachment],
+    session: &Session,
+) -> Result<(), Failure> {
     if known.iter().any(|known| known.key.network.as_str() == network) {
         return Ok(());
     }
@@ -224,10 +228,10 @@ pub(crate) fn prune(session: &Session, shell: &Shell) {
 
 /// Removes the attachments that are `doomed`, one by one.
 fn collect(
-    known: Vec<Known>,
+    known: Vec<KnownAttachment>,
     args: &Gc,
     session: &Session,
-    doomed: impl Fn(&Known) -> bool,
+    doomed: impl Fn(&KnownAttachment) -> bool,
 ) -> CollectionReport {
     let mut report = CollectionReport { dry_run: args.dry_run, ..CollectionReport::default() };
     for known in known {
@@ -263,7 +267,7 @@ fn collect(
 /// Says whether an ADD of our runtime did not complete, and it is not known whether its container
 /// exists. The container of an attachment of another runtime, or of Docker's, may be seen from
 /// elsewhere, and their DEL comes.
-fn is_unseen(known: &Known, roots: &Roots) -> bool {
+fn is_unseen(known: &KnownAttachment, roots: &Roots) -> bool {
     let is_unfinished = |cached: &CachedAttachment| {
         cached.result.is_none() && cached.boot_id.is_some() && !cached.is_under_way()
     };
@@ -358,7 +362,7 @@ fn collect_network(
 }
 
 /// Removes one attachment, unless an ADD is working on it. Returns what [`remove`] does.
-fn remove_as_seen(known: &Known, session: &Session) -> Result<Option<String>, Failure> {
+fn remove_as_seen(known: &KnownAttachment, session: &Session) -> Result<Option<String>, Failure> {
     if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) {
         let text = format!("an ADD of {} is under way", known.key);
         let error = cni::Error::new(cni::code::TRY_AGAIN_LATER, text);
@@ -370,13 +374,16 @@ fn remove_as_seen(known: &Known, session: &Session) -> Result<Option<String>, Fa
 /// Removes one attachment, with the configuration with which it was made, what the plugins recorded
 /// and, if the configuration was not recorded, the present one. Returns a line that says what stays,
 /// if other plugins have attached the container again under the same names.
-pub(crate) fn remove(known: &Known, session: &Session) -> Result<Option<String>, Failure> {
+pub(crate) fn remove(
+    known: &KnownAttachment,
+    session: &Session,
+) -> Result<Option<String>, Failure> {
     remove_by(&session.runtime.for_known(known), known, session)
 }
 
 fn remove_by(
     runtime: &Runtime<'_>,
-    known: &Known,
+    known: &KnownAttachment,
     session: &Session,
 ) -> Result<Option<String>, Failure> {
     let present = || match session.network(known.key.network.as_str()) {
@@ -391,7 +398,7 @@ fn remove_by(
 }
 
 /// Says what stays of an attachment that other plugins have made again.
-fn attached_again(known: &Known, session: &Session) -> String {
+fn attached_again(known: &KnownAttachment, session: &Session) -> String {
     let record = known.cached.as_ref().map(|cached| cached.path.clone());
     let record = record.filter(|path| path.exists());
     let reserved = plugins::recorded::reserved_again(&known.records, &session.roots);
@@ -409,7 +416,7 @@ fn attached_again(known: &Known, session: &Session) -> String {
 /// Removes every attachment of one network except those named, and lets its plugins collect.
 fn keep_only(
     args: &Gc,
-    known: &[Known],
+    known: &[KnownAttachment],
     session: &Session,
     world: &World,
 ) -> Result<CollectionReport, Failure> {
@@ -438,8 +445,9 @@ fn keep_only(
     };
     // What neither the cache nor the present configuration knows, plugins have recorded.
     let index = Index::new(&session.roots);
-    let is_left =
-        |one: &&Known| !is_valid(&one.key) && !index.of_attachment(&one.key).found.is_empty();
+    let is_left = |one: &&KnownAttachment| {
+        !is_valid(&one.key) && !index.of_attachment(&one.key).found.is_empty()
+    };
     for one in known.iter().filter(is_left) {
         let item = Item::from(&one.key);
         match remove_as_seen(one, session) {
@@ -482,7 +490,7 @@ fn keep_only(
 /// the ID that cnitool derives, so that it is kept if a plugin knows it.
 fn valid(
     names: &[String],
-    known: &[Known],
+    known: &[KnownAttachment],
     (world, roots): (&World, &Roots),
 ) -> Result<Vec<GcAttachment>, Failure> {
     let mut valid: BTreeMap<(String, String), GcAttachment> = BTreeMap::new();

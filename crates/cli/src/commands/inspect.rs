@@ -13,7 +13,7 @@ use super::Outcome;
 use super::attach::describe_result;
 use crate::args::{Common, Inspect};
 use crate::failure::Failure;
-use crate::net::attachments::{self, Known, Row};
+use crate::net::attachments::{self, KnownAttachment, Row};
 use crate::net::session::{Network, PluginSource, Session};
 use crate::net::{container, default};
 use crate::shell::{Report, Shell};
@@ -100,7 +100,11 @@ pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut S
     Ok(ExitCode::SUCCESS)
 }
 
-fn network_view(network: &Network, known: &[Known], roots: &Roots) -> Result<NetworkView, Failure> {
+fn network_view(
+    network: &Network,
+    known: &[KnownAttachment],
+    roots: &Roots,
+) -> Result<NetworkView, Failure> {
     let source = match &network.file {
         None => default::document(),
         Some(_) => String::from_utf8_lossy(&network.list.source),
@@ -165,7 +169,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-fn attachment_view(known: &Known, roots: &Roots) -> AttachmentView {
+fn attachment_view(known: &KnownAttachment, roots: &Roots) -> AttachmentView {
     let row = Row::of(known, roots);
     let mut text = format!(
         "network {}, container {}, interface {} ({})\n",

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use agent::installed::{self, InstallRecord};
 use cni::code;
 use cni_runtime::ConfigFolder;
-use kernel::ipv6::Off;
+use kernel::ipv6::Ipv6Obstacle;
 use serde::Serialize;
 use state::Roots;
 
@@ -534,7 +534,7 @@ fn plan_config(
 
 /// Says why the configuration that is written gives IPv4 addresses alone.
 fn ipv4_alone() -> Vec<String> {
-    Off::for_new_links().iter().map(default::why_file_has_ipv4_alone).collect()
+    Ipv6Obstacle::for_new_links().iter().map(default::why_file_has_ipv4_alone).collect()
 }
 
 fn write_config(path: &Path) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{Outcome, attach};
 use crate::args::{Common, OciHook, Stage};
 use crate::failure::{EXIT_ENVIRONMENT, Failure};
-use crate::net::attachments::{self, Known};
+use crate::net::attachments::{self, KnownAttachment};
 use crate::net::session::{PluginSource, Session};
 use crate::net::several::Plan;
 use crate::net::spec::NetworkSpec;
@@ -190,6 +190,6 @@ fn detach_all(
     }
 }
 
-fn name(known: &Known) -> String {
+fn name(known: &KnownAttachment) -> String {
     known.key.network.to_string()
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use cni::text::one_line;
 use cni_plugin::codes;
-use cni_runtime::{Everything, Known, PluginFailure, Presence, Repairs};
+use cni_runtime::{Inventory, KnownAttachment, PluginFailure, Presence, Repairs};
 use plugins::shared::shared_object;
 use serde::Serialize;
 use state::Index;
@@ -124,7 +124,7 @@ impl Report for RepairReport {
 
 pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let Everything { mut known, notices, .. } = attachments::at_paths(&session)?;
+    let Inventory { mut known, notices, .. } = attachments::at_paths(&session)?;
     for notice in notices {
         shell.warn(notice);
     }
@@ -186,7 +186,7 @@ impl RepairReport {
         }
     }
 
-    fn add(&mut self, known: &Known, repaired: Result<Repairs, cni::Error>) {
+    fn add(&mut self, known: &KnownAttachment, repaired: Result<Repairs, cni::Error>) {
         let key = &known.key;
         let (put_back, left) = match repaired {
             Ok(repairs) if repairs.skipped => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use cni::AttachmentKey;
-use cni_runtime::{Cache, CachedAttachment, Everything, Runtime};
+use cni_runtime::{Cache, CachedAttachment, Inventory, Runtime};
 use firewall::taken;
 use kernel::netns::NetnsId;
 use plugins::chained::portmap;
@@ -19,16 +19,16 @@ use super::runtime_names::RuntimeNames;
 use super::session::Session;
 use crate::failure::Failure;
 
-pub(crate) use cni_runtime::Known;
+pub(crate) use cni_runtime::KnownAttachment;
 
 /// Reads the cache and our records.
-pub(crate) fn all(session: &Session) -> Result<Everything, Failure> {
+pub(crate) fn all(session: &Session) -> Result<Inventory, Failure> {
     session.runtime.everything(&session.roots).map_err(|error| Failure::from(error.to_cni()))
 }
 
 /// Reads them, but does not search for containers whose path no longer leads to them: for callers
 /// that need the path.
-pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
+pub(crate) fn at_paths(session: &Session) -> Result<Inventory, Failure> {
     let everything = session.runtime.everything_at_paths(&session.roots);
     everything.map_err(|error| Failure::from(error.to_cni()))
 }
@@ -37,7 +37,7 @@ pub(crate) fn at_paths(session: &Session) -> Result<Everything, Failure> {
 #[derive(Debug)]
 pub(crate) struct AttachmentList {
     /// All attachments; where one consists of several networks, also each of these with its result.
-    pub(crate) known: Vec<Known>,
+    pub(crate) known: Vec<KnownAttachment>,
     /// The attachments whose networks are listed too.
     pub(crate) wholes: BTreeSet<AttachmentKey>,
     /// Those of the listed attachments that are networks of others. Only the plugin of the whole
@@ -48,7 +48,7 @@ pub(crate) struct AttachmentList {
 /// Adds what `multi` and `netwright-multi` recorded of their networks to what is known. This is for
 /// people to read: to detach or repair, a command calls the plugin, which acts on all of its
 /// networks.
-pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> AttachmentList {
+pub(crate) fn with_parts(session: &Session, known: Vec<KnownAttachment>) -> AttachmentList {
     let mut parts = BTreeMap::new();
     let mut wholes = BTreeSet::new();
     for whole in &known {
@@ -69,7 +69,7 @@ pub(crate) fn with_parts(session: &Session, known: Vec<Known>) -> AttachmentList
             one.cached.get_or_insert(cached);
         }
     }
-    known.extend(parts.into_values().map(|(cached, whole)| Known::part(&whole, cached)));
+    known.extend(parts.into_values().map(|(cached, whole)| KnownAttachment::part(&whole, cached)));
     cni::order::sort_by(&mut known, |one, other| one.key.cmp(&other.key));
     AttachmentList { known, wholes, parts: keys }
 }
@@ -90,7 +90,11 @@ pub(crate) fn inner_runtimes(session: &Session) -> Result<Vec<Runtime<'static>>,
 
 /// Returns the attachments that plugins are asked about: without those that are networks of others.
 /// A network's name means the whole to which such a network belongs, too.
-pub(crate) fn wholes(session: &Session, known: Vec<Known>, network: Option<&str>) -> Vec<Known> {
+pub(crate) fn wholes(
+    session: &Session,
+    known: Vec<KnownAttachment>,
+    network: Option<&str>,
+) -> Vec<KnownAttachment> {
     let mut parts = Vec::new();
     for whole in &known {
         for record in &whole.records {
@@ -100,7 +104,7 @@ pub(crate) fn wholes(session: &Session, known: Vec<Known>, network: Option<&str>
     }
     let is_part =
         |key: &AttachmentKey| parts.iter().any(|(part, whole)| part == key && whole != key);
-    let is_of = |known: &Known, name: &str| {
+    let is_of = |known: &KnownAttachment, name: &str| {
         let mut own = parts.iter().filter(|(_, whole)| *whole == known.key);
         known.key.network.as_str() == name || own.any(|(part, _)| part.network.as_str() == name)
     };
@@ -110,14 +114,14 @@ pub(crate) fn wholes(session: &Session, known: Vec<Known>, network: Option<&str>
 }
 
 /// Returns the container's addresses.
-pub(crate) fn addresses(known: &Known) -> Vec<String> {
+pub(crate) fn addresses(known: &KnownAttachment) -> Vec<String> {
     let Some(result) = known.result() else { return Vec::new() };
     result.container_ips(known.key.ifname.as_str()).map(|ip| ip.address.to_string()).collect()
 }
 
 /// Returns the published ports: as our `portmap` recorded them; otherwise as they were requested
 /// from plugins that publish ports, or as the network's list names them.
-pub(crate) fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<PortMapping> {
+pub(crate) fn ports(known: &KnownAttachment, docker: Option<&Endpoint>) -> Vec<PortMapping> {
     let recorded = known.records.iter().find_map(portmap::published);
     let forwards = recorded.or_else(|| {
         let dockers = docker.and_then(|endpoint| endpoint.ports.as_deref());
@@ -152,7 +156,7 @@ pub(crate) struct Row {
 impl Row {
     /// Describes an attachment; for a container of Docker's it says where Docker has put the
     /// interface.
-    pub(crate) fn of(known: &Known, roots: &Roots) -> Self {
+    pub(crate) fn of(known: &KnownAttachment, roots: &Roots) -> Self {
         let docker = dockers::endpoint(known, roots);
         Row {
             network: known.key.network.to_string(),
@@ -173,7 +177,7 @@ impl Row {
 }
 
 /// Returns the path of the container's namespace; empty when it was not recorded.
-pub(crate) fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
+pub(crate) fn netns(known: &KnownAttachment, docker: Option<&Endpoint>) -> String {
     let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
     sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
 }
@@ -182,16 +186,16 @@ pub(crate) fn netns(known: &Known, docker: Option<&Endpoint>) -> String {
 /// container of Docker's also by its endpoint's ID as Docker shows it. Docker's and podman's own
 /// names of running containers count where nothing else has the name.
 pub(crate) fn of_container(
-    known: Vec<Known>,
+    known: Vec<KnownAttachment>,
     name: &super::container::ContainerName,
     roots: &Roots,
-) -> Vec<Known> {
+) -> Vec<KnownAttachment> {
     let path = name.netns_text();
     let is_in = |netns: &str, identity: Option<NetnsId>| {
         identity.is_some() && !netns.is_empty() && presence::identity(netns) == identity
     };
     let identity = presence::identity(&path);
-    let is_named = |known: &Known| {
+    let is_named = |known: &KnownAttachment| {
         let docker = dockers::endpoint(known, roots);
         let netns = netns(known, docker.as_ref());
         known.key.container_id.as_str() == name.text
@@ -200,7 +204,7 @@ pub(crate) fn of_container(
             || netns == path
             || is_in(&netns, identity)
     };
-    let mut of_container: Vec<Known> =
+    let mut of_container: Vec<KnownAttachment> =
         known.iter().filter(|known| is_named(known)).cloned().collect();
     if of_container.is_empty() && name.kind == Kind::Name && identity.is_none() {
         let named = RuntimeNames::read().namespace(&name.text);

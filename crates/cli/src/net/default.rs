@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use cni::NetworkList;
 use cni_plugin::codes;
 use cni_runtime::Attachment;
-use kernel::ipv6::Off;
+use kernel::ipv6::Ipv6Obstacle;
 use kernel::route::{RouteSocket, TABLE_MAIN};
 use plugins::shared::mtu;
 
@@ -34,7 +34,7 @@ const KERNELS_MTU: u32 = 1500;
 /// Returns its configuration on this host: where the host has no IPv6, it gives IPv4 addresses alone,
 /// and where the uplink's MTU is not the kernel's own, it has that as a number.
 pub(crate) fn document() -> Cow<'static, str> {
-    of_host(Off::for_new_links().as_ref(), uplink_mtu())
+    of_host(Ipv6Obstacle::for_new_links().as_ref(), uplink_mtu())
 }
 
 /// Returns the MTU of new containers, if it is known and not the kernel's own.
@@ -43,7 +43,7 @@ fn uplink_mtu() -> Option<u32> {
     mtu.ok().flatten().filter(|mtu| *mtu != KERNELS_MTU)
 }
 
-fn of_host(off: Option<&Off>, mtu: Option<u32>) -> Cow<'static, str> {
+fn of_host(off: Option<&Ipv6Obstacle>, mtu: Option<u32>) -> Cow<'static, str> {
     let mut document = Cow::Borrowed(DOCUMENT);
     if off.is_some() {
         document = Cow::Owned(document.replace(IPV6_SET, ""));
@@ -81,7 +81,7 @@ pub(crate) fn lacks_ipv6(network: &Network) -> Option<String> {
 }
 
 /// Says why the file that `install` writes gives IPv4 addresses alone, and what gives it both.
-pub(crate) fn why_file_has_ipv4_alone(off: &Off) -> String {
+pub(crate) fn why_file_has_ipv4_alone(off: &Ipv6Obstacle) -> String {
     format!(
         "{}; its file has no IPv6 range; to have both: {}, then `netwright install` again",
         gives_ipv4_alone(off),
@@ -89,15 +89,15 @@ pub(crate) fn why_file_has_ipv4_alone(off: &Off) -> String {
     )
 }
 
-fn gives_ipv4_alone(off: &Off) -> String {
+fn gives_ipv4_alone(off: &Ipv6Obstacle) -> String {
     format!("network {NAME:?} gives containers IPv4 addresses alone: {off}")
 }
 
 /// Returns why this host has no IPv6, if a list is the default network without its IPv6 range.
-fn off_for(list: &NetworkList) -> Option<Off> {
+fn off_for(list: &NetworkList) -> Option<Ipv6Obstacle> {
     let has = |part: &str| String::from_utf8_lossy(&list.source).contains(part);
     let is_it = list.name == NAME && has(IPV4_SET) && !has(IPV6_SET);
-    is_it.then(Off::for_new_links).flatten()
+    is_it.then(Ipv6Obstacle::for_new_links).flatten()
 }
 
 /// Refuses a request for an IPv6 address where the default network has none to give.
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn the_embedded_configuration_is_valid() {
-        let [list, v4, _] =
-            [(None, None), (Some(&Off::Kernel), None), (None, Some(1400))].map(|host| {
+        let [list, v4, _] = [(None, None), (Some(&Ipv6Obstacle::Kernel), None), (None, Some(1400))]
+            .map(|host| {
                 let document = of_host(host.0, host.1);
                 assert_eq!(document.contains("\"mtu\": 1400,\n"), host.1.is_some());
                 assert!(is_document(document.as_bytes()));

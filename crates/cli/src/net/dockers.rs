@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use state::Roots;
 
-use super::attachments::Known;
+use super::attachments::KnownAttachment;
 
 /// The folder of the driver's endpoint records (docs/files.md, "Services of `netwrightd`").
 const ENDPOINTS: &str = "docker/records/endpoints";
@@ -38,7 +38,7 @@ pub(crate) struct EndpointIds {
 
 /// Reads the record of an attachment's endpoint; `None` when it is not of a container of Docker's.
 /// A record that cannot be read gives an endpoint without details.
-pub(crate) fn endpoint(known: &Known, roots: &Roots) -> Option<Endpoint> {
+pub(crate) fn endpoint(known: &KnownAttachment, roots: &Roots) -> Option<Endpoint> {
     if !known.is_dockers(roots) {
         return None;
     }
@@ -49,7 +49,7 @@ pub(crate) fn endpoint(known: &Known, roots: &Roots) -> Option<Endpoint> {
 
 impl Endpoint {
     /// Describes the endpoint of an attachment.
-    pub(crate) fn shown(&self, known: &Known) -> EndpointIds {
+    pub(crate) fn shown(&self, known: &KnownAttachment) -> EndpointIds {
         let network = short(&self.network).to_owned();
         EndpointIds { endpoint: short(known.key.container_id.as_str()).to_owned(), network }
     }
@@ -63,7 +63,7 @@ impl EndpointIds {
 }
 
 /// Says whether the text means this endpoint: by its ID as Docker shows it, or as a list does.
-pub(crate) fn is_meant(known: &Known, text: &str) -> bool {
+pub(crate) fn is_meant(known: &KnownAttachment, text: &str) -> bool {
     text.strip_prefix(PREFIX).unwrap_or(text) == short(known.key.container_id.as_str())
 }
 

@@ -5,7 +5,7 @@
 //! configuration, not the list. So the command line warns.
 
 use cni::{AddResult, NetworkList};
-use cni_plugin::Routed;
+use cni_plugin::HostRouting;
 use firewall::forward::{self, Sender};
 use ipnet::IpNet;
 use state::Index;
@@ -78,9 +78,9 @@ pub(crate) fn is_routed(list: &NetworkList) -> bool {
             raw.and_then(|raw| cni::json::from_raw(raw).ok()).unwrap_or_default()
         };
         match plugins::info(&plugin.plugin_type).map(|info| info.routed) {
-            Some(Routed::Always) => true,
-            Some(Routed::IfSet(keys)) => keys.iter().any(|key| is_true(key)),
-            Some(Routed::Never) | None => false,
+            Some(HostRouting::Always) => true,
+            Some(HostRouting::IfSet(keys)) => keys.iter().any(|key| is_true(key)),
+            Some(HostRouting::Never) | None => false,
         }
     })
 }

@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni::order;
-use cni_runtime::Everything;
+use cni_runtime::Inventory;
 use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
 use kernel::remedy;
@@ -174,7 +174,7 @@ impl Picture {
 
     /// Reads the attachments.
     fn subjects(&mut self, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-        let Everything { known, notices, .. } = match attachments::all(session) {
+        let Inventory { known, notices, .. } = match attachments::all(session) {
             Ok(everything) => everything,
             Err(failure) => {
                 self.hole(Part::Attachments, None, failure.to_cni().to_string());

@@ -2,14 +2,14 @@
 
 use cni::{NetworkList, PluginConfig};
 use cni_plugin::Role;
-use cni_runtime::{Attachment, Known, Repairs};
+use cni_runtime::{Attachment, KnownAttachment, Repairs};
 use plugins::judge;
 
 use super::session::Session;
 
 /// Says whether other projects' plugins attached it, before ours took their names: each of ours that
 /// makes an interface records it.
-pub(crate) fn is_by_others(known: &Known) -> bool {
+pub(crate) fn is_by_others(known: &KnownAttachment) -> bool {
     let Some(cached) = known.cached.as_ref().filter(|cached| cached.result.is_some()) else {
         return false;
     };
@@ -20,22 +20,22 @@ pub(crate) fn is_by_others(known: &Known) -> bool {
 }
 
 /// Looks, and changes nothing.
-pub(crate) fn look(known: &Known, session: &Session) -> Result<Repairs, cni::Error> {
+pub(crate) fn look(known: &KnownAttachment, session: &Session) -> Result<Repairs, cni::Error> {
     let (list, attachment) = subject(known)?;
     let looked = session.runtime.survey_list(&list, attachment, session.deadline());
     looked.map_err(|error| error.to_cni())
 }
 
 /// Restores what it can.
-pub(crate) fn repair(known: &Known, session: &Session) -> Result<Repairs, cni::Error> {
+pub(crate) fn repair(known: &KnownAttachment, session: &Session) -> Result<Repairs, cni::Error> {
     let (list, attachment) = subject(known)?;
     let repaired = session.runtime.repair_list(&list, attachment, session.deadline());
     repaired.map_err(|error| error.to_cni())
 }
 
 /// Returns the configuration with which it was attached, and the runtime's description. The
-/// attachment must not be [`Known::apart`].
-fn subject(known: &Known) -> Result<(NetworkList, &Attachment), cni::Error> {
+/// attachment must not be [`KnownAttachment::apart`].
+fn subject(known: &KnownAttachment) -> Result<(NetworkList, &Attachment), cni::Error> {
     if let Some(damage) = known.damage() {
         return Err(damage);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp, try_tcp};
-use testkit::{Lab, Place, Running, require, wait_until};
+use testkit::{Lab, Place, RunningProgram, require, wait_until};
 
 use crate::system::{SERVE, fetch, install, netwrightd};
 
@@ -20,7 +20,7 @@ const PODS: &str = r#"{
 }"#;
 
 /// Starts the repair service, which hears events and does not need its periodic look.
-fn repairing(lab: &Lab) -> Running {
+fn repairing(lab: &Lab) -> RunningProgram {
     lab.start(
         netwrightd().to_str().unwrap(),
         &["repair", "--interval", "1h", "--path", "/opt/cni/bin"],

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use testkit::page::{Page, Step, Typed, first_that_differs, is_as_shown};
+use testkit::page::{Page, Step, TypedCommand, first_that_differs, is_as_shown};
 use testkit::real::{Containerd, Docker, Ovs, Podman};
 use testkit::{Lab, Place as _, feature, require};
 
@@ -143,7 +143,7 @@ fn every_command_of_every_page_is_typed_or_says_why_not() {
         let page = read(&name);
         mistakes.extend(page.mistakes.iter().map(|mistake| format!("{name}, {mistake}")));
         let entry = PAGES.iter().find(|entry| entry.page == name);
-        let (run, not): (Vec<&Typed>, Vec<&Typed>) =
+        let (run, not): (Vec<&TypedCommand>, Vec<&TypedCommand>) =
             page.commands().partition(|typed| typed.not_run.is_none());
         if entry.is_none() && !run.is_empty() {
             mistakes.push(format!("{name}: no test follows this page"));
@@ -323,12 +323,12 @@ fn follow(desks: &Desks<'_>, first: Option<&str>, steps: &[&Step]) -> Vec<String
 }
 
 /// Whether a command is typed in this run.
-fn is_typed(typed: &Typed) -> bool {
+fn is_typed(typed: &TypedCommand) -> bool {
     typed.not_run.is_none() && (typed.full.is_none() || feature::available("full"))
 }
 
 /// Whether a page shows that a command is refused.
-fn is_refused(typed: &Typed) -> bool {
+fn is_refused(typed: &TypedCommand) -> bool {
     typed.shown.iter().any(|line| line.starts_with("error: ") || line.starts_with("docker: Error"))
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::json;
-use testkit::fault::Ended;
+use testkit::fault::ProgramEnd;
 use testkit::{Chance, Lab, Place as _, Tally, feature};
 
 use crate::scenario::Scenario;
@@ -267,7 +267,7 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
                 pod.end();
             }
             let mut wrong = Vec::new();
-            let mut must_work = |ended: &Ended, what: &str, exit: bool| {
+            let mut must_work = |ended: &ProgramEnd, what: &str, exit: bool| {
                 let errors = String::from_utf8_lossy(&ended.stderr);
                 if errors.contains("panicked")
                     || ended.signal.is_some()

@@ -1,7 +1,7 @@
 //! An old container is detached while a new one is attached in its place.
 
 use serde_json::json;
-use testkit::fault::{self, Blow, Ended, Moment};
+use testkit::fault::{self, Blow, Moment, ProgramEnd};
 use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 
 use crate::scenario::Scenario;
@@ -257,7 +257,7 @@ fn beside_add(beside: OtherCommand, stopped: StoppedCall) {
             wrong.extend(new.left());
             if !wrong.is_empty() {
                 let at = at.map(|at| at.to_string()).unwrap_or_default();
-                let said = |ended: &Ended| String::from_utf8_lossy(&ended.stderr).into_owned();
+                let said = |ended: &ProgramEnd| String::from_utf8_lossy(&ended.stderr).into_owned();
                 tally.found(format!(
                     "chain {what} interleaved: at {at}, {pause} ms:\n  {}\n  {} said {:?} {}\n  it said {:?} {}",
                     wrong.join("\n  "),

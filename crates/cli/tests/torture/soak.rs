@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::fault::{Blow, Ended, failures};
-use testkit::{Chance, Lab, Place as _, Running, Tally, feature};
+use testkit::fault::{Blow, ProgramEnd, failures};
+use testkit::{Chance, Lab, Place as _, RunningProgram, Tally, feature};
 
 use crate::scenario::Scenario;
 use crate::world::{Call, EXECUTABLE, NETWORK, PluginAnswer, Pod, World};
@@ -140,7 +140,7 @@ impl Door {
 const ABORTED: i32 = 6;
 
 /// The outcome of a command.
-fn of_runtime(ended: &Ended) -> PluginAnswer {
+fn of_runtime(ended: &ProgramEnd) -> PluginAnswer {
     let errors = String::from_utf8_lossy(&ended.stderr);
     match (ended.code, ended.signal) {
         // Rust's runtime gives up when it has no memory for the first thread: no code of ours has
@@ -287,7 +287,7 @@ fn is_late(error: &Value) -> bool {
 }
 
 /// A service's private memory, in KiB.
-fn memory_kib(service: &mut Running) -> u64 {
+fn memory_kib(service: &mut RunningProgram) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.child().id()));
     let status = status.expect("the service runs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -295,7 +295,7 @@ fn memory_kib(service: &mut Running) -> u64 {
 }
 
 /// Starts the services, and waits for their first look.
-fn services(lab: &Lab) -> Vec<Running> {
+fn services(lab: &Lab) -> Vec<RunningProgram> {
     let daemon = Path::new(EXECUTABLE).with_file_name("netwrightd");
     assert!(daemon.exists(), "{} is missing: cargo build -p netwright-daemon", daemon.display());
     let bin = lab.dir().join("bin");
@@ -304,7 +304,7 @@ fn services(lab: &Lab) -> Vec<Running> {
         command.args(*arguments).args(["--path", bin.to_str().unwrap()]);
         // The service logs each call, and everything that is gone when it looks.
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        Running::from(command.spawn().unwrap())
+        RunningProgram::from(command.spawn().unwrap())
     };
     let started = SERVICES.iter().map(start).collect();
     for service in SERVICES {

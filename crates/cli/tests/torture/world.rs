@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
-use testkit::fault::{Ended, Hand, follow};
+use testkit::fault::{Hand, ProgramEnd, follow};
 use testkit::{Container, Eye, Glance, Lab, Place as _};
 
 /// The executable under test.
@@ -82,7 +82,7 @@ impl PluginAnswer {
     }
 
     /// Reads the outputs of a process.
-    pub(crate) fn of(ended: &Ended, verb: &str) -> PluginAnswer {
+    pub(crate) fn of(ended: &ProgramEnd, verb: &str) -> PluginAnswer {
         let text = String::from_utf8_lossy(&ended.stdout);
         let all = || {
             let errors = String::from_utf8_lossy(&ended.stderr);
@@ -157,7 +157,7 @@ impl<'l> World<'l> {
     }
 
     /// Makes a call with `hand` at every system call.
-    pub(crate) fn follow(&self, call: &Call<'_>, hand: Hand<'_>) -> Ended {
+    pub(crate) fn follow(&self, call: &Call<'_>, hand: Hand<'_>) -> ProgramEnd {
         self.calls.set(self.calls.get() + 1);
         follow(self.command(call), &self.document(call), hand)
     }
@@ -176,26 +176,26 @@ impl<'l> World<'l> {
         }
     }
 
-    fn ended(&self, call: &Call<'_>) -> Ended {
+    fn ended(&self, call: &Call<'_>) -> ProgramEnd {
         self.calls.set(self.calls.get() + 1);
         run(self.command(call), &self.document(call))
     }
 
     /// Starts a call on a separate thread, which ends with the call.
-    pub(crate) fn start(&self, call: &Call<'_>) -> JoinHandle<Ended> {
+    pub(crate) fn start(&self, call: &Call<'_>) -> JoinHandle<ProgramEnd> {
         self.calls.set(self.calls.get() + 1);
         let (command, document) = (self.command(call), self.document(call));
         thread::spawn(move || run(command, &document))
     }
 
     /// Runs a command of the executable.
-    pub(crate) fn netwright(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn netwright(&self, arguments: &[&str]) -> ProgramEnd {
         run(self.netwright_command(arguments), b"")
     }
 
     /// Runs a command of the executable with `hand` at every system call: a shell that reads a line
     /// becomes it.
-    pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> Ended {
+    pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> ProgramEnd {
         let mut command = self.system_command("/bin/sh");
         command.args(["-c", "read -r go; exec \"$@\" </dev/null", "sh", EXECUTABLE]);
         command.args(arguments);
@@ -203,7 +203,7 @@ impl<'l> World<'l> {
     }
 
     /// Starts a command of the executable on a separate thread, which ends with the command.
-    pub(crate) fn start_netwright(&self, arguments: &[&str]) -> JoinHandle<Ended> {
+    pub(crate) fn start_netwright(&self, arguments: &[&str]) -> JoinHandle<ProgramEnd> {
         let command = self.netwright_command(arguments);
         thread::spawn(move || run(command, b""))
     }
@@ -266,12 +266,12 @@ fn of_pod(plugin: &Value, id: &str) -> Value {
     config
 }
 
-fn run(mut command: Command, document: &[u8]) -> Ended {
+fn run(mut command: Command, document: &[u8]) -> ProgramEnd {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(document).unwrap();
     let output = child.wait_with_output().unwrap();
-    Ended {
+    ProgramEnd {
         code: output.status.code(),
         signal: output.status.signal(),
         hung: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{PassedOver, Plan};
+use super::{Plan, SkippedAllocation};
 use crate::record::{self, BlockId, BlockRecord, SpaceRecord, space_key};
 use crate::store::{Store, StoreError};
 
@@ -13,13 +13,13 @@ const TRIES: usize = 16;
 
 /// What [`apply`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Applied {
+pub struct ImportReport {
     /// How many addresses were imported.
     pub taken: usize,
     /// How many had been imported before.
     pub known: usize,
     /// What could not be imported because it has an owner by now.
-    pub refused: Vec<PassedOver>,
+    pub refused: Vec<SkippedAllocation>,
 }
 
 /// Writes the plan. What an earlier run wrote is left unchanged, so that the import can be
@@ -27,14 +27,14 @@ pub struct Applied {
 ///
 /// # Errors
 /// [`StoreError`]: what was done is done; do it again.
-pub fn apply(store: &dyn Store, plan: &Plan) -> Result<Applied, StoreError> {
-    let mut applied = Applied::default();
+pub fn apply(store: &dyn Store, plan: &Plan) -> Result<ImportReport, StoreError> {
+    let mut applied = ImportReport::default();
     let mut cut = BTreeMap::new();
     for space in &plan.spaces {
         cut.insert(space.space.as_str(), write_space(store, space)?);
     }
     for block in &plan.blocks {
-        let refused = |why: String| PassedOver {
+        let refused = |why: String| SkippedAllocation {
             of: block.space.clone(),
             address: Some(block.block.addr()),
             why,

@@ -40,7 +40,7 @@ fn held(pod: &str) -> Value {
 }
 
 fn planned(items: &[Value]) -> Plan {
-    let mut found = Found::default();
+    let mut found = ImportSource::default();
     found.read(json!({"kind": "List", "items": items}).to_string().as_bytes()).unwrap();
     found.that_is_all_pods();
     plan(&found).unwrap()
@@ -56,7 +56,7 @@ fn blocks(plan: &Plan) -> Vec<String> {
 }
 
 fn passed_over(plan: &Plan) -> Vec<String> {
-    let one = |one: &PassedOver| match one.address {
+    let one = |one: &SkippedAllocation| match one.address {
         Some(address) => format!("{} {address}: {}", one.of, one.why),
         None => format!("{}: {}", one.of, one.why),
     };
@@ -252,21 +252,21 @@ fn what_cannot_be_taken_over_is_told() {
 #[test]
 fn what_is_no_object_is_refused() {
     let read = |text: &str| {
-        let mut found = Found::default();
+        let mut found = ImportSource::default();
         found.read(text.as_bytes()).and_then(|()| plan(&found)).unwrap_err().to_string()
     };
     assert!(read("tea").starts_with("not JSON: "));
     assert!(read("[]").starts_with("not the output of kubectl get -o json"));
     assert!(read(r#"{"kind": "IPPoolList", "items": []}"#).starts_with("pools without pods"));
-    let mut found = Found::default();
+    let mut found = ImportSource::default();
     found.read(br#"{"kind": "PodList", "items": []}"#).unwrap();
     assert_eq!(plan(&found).unwrap(), Plan::default());
 }
 
 #[derive(Debug)]
-struct Still;
+struct StillClock;
 
-impl Clock for Still {
+impl Clock for StillClock {
     fn now(&self) -> Duration {
         Duration::from_secs(1)
     }
@@ -274,7 +274,7 @@ impl Clock for Still {
 
 fn open(dir: &std::path::Path, store: &Memory, name: &str) -> Node {
     let settings = Settings::new(name, "boot", &format!("machine-{name}"));
-    Node::open(&dir.join(name), Arc::new(store.clone()), Arc::new(Still), settings).unwrap()
+    Node::open(&dir.join(name), Arc::new(store.clone()), Arc::new(StillClock), settings).unwrap()
 }
 
 /// The whole path: no pod gets the address of a living pod, the DEL of that pod frees it on its

@@ -13,7 +13,7 @@ use super::table::{Block, NODES_KNOWN};
 use super::{ADDRESS, Node, unwritten};
 use crate::network::{Network, Range};
 use crate::record::{
-    self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, Want, node_key, space_key,
+    self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, WantedBlock, node_key, space_key,
 };
 use crate::store::{Filter, Key, Kind, Revision, StoreError};
 
@@ -39,14 +39,14 @@ const MAX_WANTS: usize = 64;
 const NAMED: usize = 5;
 
 /// The result of trying to take a block.
-enum Tried {
+enum Attempt {
     Ours,
     Theirs,
 }
 
 /// The owner of a block, as far as it is known before the block is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum BlockOwner {
     /// Probably never had one: there is no record.
     Free,
     /// Has none: there is no record, or one that says so.
@@ -55,7 +55,7 @@ enum Whose {
 
 /// A block that a node owns.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenBlock {
     node: String,
     /// Whether its record says that none of its addresses is in use.
     empty: bool,
@@ -70,7 +70,7 @@ pub(super) struct Lists {
     /// How many callers wait for one.
     waiting: usize,
     /// The result of the last one, as long as a caller waits for it.
-    found: Option<Result<Arc<BTreeMap<IpNet, Taken>>, Refusal>>,
+    found: Option<Result<Arc<BTreeMap<IpNet, TakenBlock>>, Refusal>>,
 }
 
 impl Node {
@@ -160,7 +160,7 @@ impl Node {
                 continue;
             }
             // If it has an owner, the list shows which.
-            if matches!(self.try_claim(&id, Whose::Free)?, Tried::Ours) {
+            if matches!(self.try_claim(&id, BlockOwner::Free)?, Attempt::Ours) {
                 return Ok(());
             }
         }
@@ -172,7 +172,7 @@ impl Node {
                 .first_free(&record, space, range, &taken, at, last)
                 .or_else(|| self.first_free(&record, space, range, &taken, first, at));
             if let Some(id) = free {
-                if matches!(self.try_claim(&id, Whose::FreeNow)?, Tried::Ours) {
+                if matches!(self.try_claim(&id, BlockOwner::FreeNow)?, Attempt::Ours) {
                     return Ok(());
                 }
                 continue;
@@ -255,7 +255,7 @@ impl Node {
     fn empty_elsewhere(
         &self,
         range: &Range,
-        taken: &BTreeMap<IpNet, Taken>,
+        taken: &BTreeMap<IpNet, TakenBlock>,
     ) -> BTreeSet<(IpNet, String)> {
         let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
         of_range
@@ -280,7 +280,7 @@ impl Node {
             record.wanted.retain(|want| want.subnet != subnet);
             // A number that fits JavaScript's and Kubernetes' int64 too.
             let turn = self.draw() >> 12;
-            record.wanted.push(Want { subnet, node: self.settings.node.clone(), turn });
+            record.wanted.push(WantedBlock { subnet, node: self.settings.node.clone(), turn });
             let surplus = record.wanted.len().saturating_sub(MAX_WANTS);
             record.wanted.drain(..surplus);
             match self.store.update(&key, &entry.revision, &record::write(&record)) {
@@ -320,9 +320,9 @@ impl Node {
             let text = format!("the block of {wanted} is just being given back");
             return Err(Refusal::for_now(text));
         }
-        match self.try_claim(&id, Whose::FreeNow)? {
-            Tried::Ours => Ok(()),
-            Tried::Theirs => {
+        match self.try_claim(&id, BlockOwner::FreeNow)? {
+            Attempt::Ours => Ok(()),
+            Attempt::Theirs => {
                 let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
                 let found = found.and_then(|entry| record::read::<BlockRecord>(&entry.value));
                 let Some(found) = found.filter(|found| !found.node.is_empty()) else {
@@ -424,7 +424,7 @@ impl Node {
 
     /// Returns the owner of each block of a space, by a list that begins after this call. All that
     /// wait at the same time share one.
-    fn taken(&self, space: &str) -> Result<Arc<BTreeMap<IpNet, Taken>>, Refusal> {
+    fn taken(&self, space: &str) -> Result<Arc<BTreeMap<IpNet, TakenBlock>>, Refusal> {
         let mut table = self.lock();
         let lists = table.lists.entry(space.to_owned()).or_default();
         lists.waiting += 1;
@@ -453,7 +453,7 @@ impl Node {
         }
     }
 
-    fn list_taken(&self, space: &str) -> Result<BTreeMap<IpNet, Taken>, Refusal> {
+    fn list_taken(&self, space: &str) -> Result<BTreeMap<IpNet, TakenBlock>, Refusal> {
         let all = self.store.list(Kind::Block, Filter::Space(space));
         let all = all.map_err(|error| away(&error))?;
         let records = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));
@@ -461,7 +461,7 @@ impl Node {
             .filter(|record| record.space == space && !record.node.is_empty())
             .map(|record| {
                 let empty = record.held.is_empty() && record.kept.is_empty();
-                (record.block, Taken { node: record.node, empty })
+                (record.block, TakenBlock { node: record.node, empty })
             })
             .collect())
     }
@@ -477,7 +477,7 @@ impl Node {
         record: &SpaceRecord,
         space: &str,
         range: &Range,
-        taken: &BTreeMap<IpNet, Taken>,
+        taken: &BTreeMap<IpNet, TakenBlock>,
         from: u128,
         to: u128,
     ) -> Option<BlockId> {
@@ -494,13 +494,13 @@ impl Node {
     }
 
     /// Tries to take a block.
-    fn try_claim(&self, id: &BlockId, whose: Whose) -> Result<Tried, Refusal> {
+    fn try_claim(&self, id: &BlockId, whose: BlockOwner) -> Result<Attempt, Refusal> {
         self.know_own()?;
         self.refuse_while_settling()?;
         let epoch = {
             let mut table = self.lock();
             if table.blocks.contains_key(id) || !table.claiming.insert(id.clone()) {
-                return Ok(Tried::Theirs);
+                return Ok(Attempt::Theirs);
             }
             table.epoch
         };
@@ -528,7 +528,12 @@ impl Node {
         self.store.put_while(key, was, value, (&own, &revision))
     }
 
-    fn try_claim_noted(&self, id: &BlockId, epoch: u64, whose: Whose) -> Result<Tried, Refusal> {
+    fn try_claim_noted(
+        &self,
+        id: &BlockId,
+        epoch: u64,
+        whose: BlockOwner,
+    ) -> Result<Attempt, Refusal> {
         let mut record = BlockRecord {
             space: id.space.clone(),
             block: id.block,
@@ -539,13 +544,13 @@ impl Node {
             kept: BTreeMap::new(),
         };
         let mut written = self.write_claim(&id.key(), None, &record::write(&record), epoch);
-        if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
+        if written == Err(StoreError::Conflict) && whose == BlockOwner::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
             // The cause may not be the block: this node's record may not be what it wrote.
             self.look_at_own()?;
             self.refuse_while_settling()?;
             if self.lock().epoch != epoch {
-                return Ok(Tried::Theirs);
+                return Ok(Attempt::Theirs);
             }
             let free_now = found.and_then(|entry| {
                 let found = record::read::<BlockRecord>(&entry.value)?;
@@ -560,7 +565,7 @@ impl Node {
         let revision = match written {
             Ok(revision) => revision,
             // It may be an earlier claim of ours whose answer was lost: `sweep` finds it.
-            Err(StoreError::Conflict) => return Ok(Tried::Theirs),
+            Err(StoreError::Conflict) => return Ok(Attempt::Theirs),
             Err(error) => {
                 self.lock().unsure |= matches!(error, StoreError::Away(_));
                 return Err(away(&error));
@@ -599,7 +604,7 @@ impl Node {
         };
         // An address whose mark is not updated is reported once more, at most.
         let _ = self.mark(again);
-        Ok(Tried::Ours)
+        Ok(Attempt::Ours)
     }
 }
 
@@ -608,7 +613,12 @@ fn block_at(record: &SpaceRecord, space: &str, range: &Range, at: u128) -> Optio
     Some(BlockId { space: space.to_owned(), block })
 }
 
-fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, Taken>, empty: usize) -> Refusal {
+fn full(
+    network: &Network,
+    range: &Range,
+    taken: &BTreeMap<IpNet, TakenBlock>,
+    empty: usize,
+) -> Refusal {
     let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     let mut blocks = 0_usize;
@@ -663,9 +673,9 @@ mod tests {
     use crate::{Clock, Node, Settings};
 
     #[derive(Debug)]
-    struct Still;
+    struct StillClock;
 
-    impl Clock for Still {
+    impl Clock for StillClock {
         fn now(&self) -> Duration {
             Duration::ZERO
         }
@@ -684,7 +694,7 @@ mod tests {
             Fault::None
         });
         let settings = Settings::new("n1", "boot", "machine");
-        let node = Node::open(dir.path(), Arc::new(store), Arc::new(Still), settings).unwrap();
+        let node = Node::open(dir.path(), Arc::new(store), Arc::new(StillClock), settings).unwrap();
         let node = &node;
         let ask = move || drop(node.taken("s").unwrap());
         let waiting = || node.lock().lists.get("s").map_or(0, |lists| lists.waiting);

@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 
 /// What a node's record means to the process that reads it.
 #[derive(Debug)]
-enum Standing {
+enum RecordStanding {
     /// The process may write it: over this revision, with this epoch, after this beat.
     Ours { was: Option<Revision>, epoch: u64, beat: u64 },
     /// The process first asks whether another machine is this node.
@@ -135,8 +135,8 @@ impl Node {
                     let found = self.store.get(&key)?;
                     self.look_back();
                     match self.standing(found)? {
-                        Standing::Ours { was, epoch, beat } => (was, epoch, beat),
-                        Standing::Claim { was, record } => {
+                        RecordStanding::Ours { was, epoch, beat } => (was, epoch, beat),
+                        RecordStanding::Claim { was, record } => {
                             match self.claim_name(&key, &was, record) {
                                 Err(StoreError::Conflict) => continue,
                                 Err(error) => return Err(error),
@@ -240,12 +240,12 @@ impl Node {
     }
 
     /// Reads the node's record and decides whether this process may write it.
-    fn standing(&self, found: Option<Entry>) -> Result<Standing, StoreError> {
+    fn standing(&self, found: Option<Entry>) -> Result<RecordStanding, StoreError> {
         let mut table = self.lock();
         let now = self.clock.now();
         // The node is new, or was given up and its record removed.
         let Some(entry) = found else {
-            return Ok(Standing::Ours { was: None, epoch: table.epoch + 1, beat: 0 });
+            return Ok(RecordStanding::Ours { was: None, epoch: table.epoch + 1, beat: 0 });
         };
         // A record written by hand may contain numbers that cannot be incremented.
         let read = record::read::<NodeRecord>(&entry.value);
@@ -271,7 +271,7 @@ impl Node {
         let next = record.epoch.max(table.epoch) + 1;
         let (was, beat) = (Some(entry.revision.clone()), record.beat);
         if record.fenced {
-            return Ok(Standing::Ours { was, epoch: next, beat });
+            return Ok(RecordStanding::Ours { was, epoch: next, beat });
         }
         if same_identity && self.is_ours(&table, &record) {
             table.stranger = None;
@@ -285,18 +285,18 @@ impl Node {
                     .notices
                     .push("an administrator gave this node up, but it is not gone".to_owned());
             }
-            return Ok(Standing::Ours { was, epoch, beat });
+            return Ok(RecordStanding::Ours { was, epoch, beat });
         }
         if same_identity && !table.renewed && table.stranger.is_none() {
             // This machine before it was restarted, or another one with a copy of its disk.
             match table.claimed.clone() {
-                None => return Ok(Standing::Claim { was: entry.revision, record }),
+                None => return Ok(RecordStanding::Claim { was: entry.revision, record }),
                 Some((revision, since))
                     if revision == entry.revision || record.claim == self.settings.run =>
                 {
                     let waited = now.saturating_sub(since);
                     if CLAIM_TIME <= waited {
-                        return Ok(Standing::Ours { was, epoch: next, beat });
+                        return Ok(RecordStanding::Ours { was, epoch: next, beat });
                     }
                     table.claimed = Some((entry.revision, since));
                     return Err(self.claiming(CLAIM_TIME.saturating_sub(waited)));
@@ -326,7 +326,7 @@ impl Node {
                 "took the place of another machine that was node {}, whose lease ran out",
                 self.settings.node
             ));
-            return Ok(Standing::Ours { was, epoch: next, beat });
+            return Ok(RecordStanding::Ours { was, epoch: next, beat });
         }
         let left = wait.saturating_sub(now.saturating_sub(since)).as_secs() + 1;
         let node = &self.settings.node;
@@ -592,7 +592,7 @@ impl Node {
             let Some(holder) = record.held.get(&name.address) else { continue };
             let owner = owner_of(holder);
             if owner.hash() == name.hash {
-                let mut held = super::table::Held::new(&holder.network, &owner);
+                let mut held = super::table::AddressHolder::new(&holder.network, &owner);
                 held.written = true;
                 table.insert(&name, held);
             }
@@ -631,7 +631,7 @@ impl Node {
     /// Records which addresses may have another owner as well.
     pub(super) fn mark(
         &self,
-        changed: Vec<(HeldName, super::table::Held)>,
+        changed: Vec<(HeldName, super::table::AddressHolder)>,
     ) -> Result<(), StoreError> {
         for (name, held) in changed {
             let file = HeldFile {
@@ -725,7 +725,7 @@ impl Node {
                 ..HeldFile::default()
             };
             self.files.write_held(&name, &file).map_err(|error| self.unwritten(&error))?;
-            self.lock().insert(&name, super::table::Held::read(file));
+            self.lock().insert(&name, super::table::AddressHolder::read(file));
         }
         self.write_block(id, &block).map_err(|error| self.unwritten(&error))?;
         let mut table = self.lock();

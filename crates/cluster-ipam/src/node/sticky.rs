@@ -21,7 +21,7 @@ use node_api::ipam::Owner;
 use node_api::{Pod, Refusal};
 
 use super::claim::away;
-use super::table::Held;
+use super::table::AddressHolder;
 use super::{ADDRESS, Node, unwritten};
 use crate::local::{HeldFile, HeldName};
 use crate::network::{Network, Range};
@@ -111,7 +111,7 @@ impl Node {
                 ..HeldFile::default()
             };
             self.files.write_held(&name, &file).map_err(|error| unwritten(&error))?;
-            self.lock().insert(&name, Held::read(file));
+            self.lock().insert(&name, AddressHolder::read(file));
             if !made.contains(&name) {
                 made.push(name);
             }

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use node_api::Refusal;
 use node_api::ipam::Owner;
 
-use super::Lost;
+use super::LostAddress;
 use super::claim::Lists;
 use crate::local::{HeldFile, HeldName};
 use crate::network::{BLOCKS_A_NODE, Range, bounds, number};
@@ -48,7 +48,7 @@ impl Block {
 
 /// The holder of an address.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct AddressHolder {
     pub(super) network: String,
     pub(super) owner: Owner,
     /// Whether it is on the disk.
@@ -58,15 +58,15 @@ pub(super) struct Held {
     pub(super) sticky: Option<String>,
 }
 
-impl Held {
+impl AddressHolder {
     pub(super) fn new(network: &str, owner: &Owner) -> Self {
         let (network, owner) = (network.to_owned(), owner.clone());
-        Held { network, owner, written: false, lost: false, sticky: None }
+        AddressHolder { network, owner, written: false, lost: false, sticky: None }
     }
 
     pub(super) fn read(file: HeldFile) -> Self {
         let HeldFile { network, owner, lost, sticky, .. } = file;
-        Held { network, owner, written: true, lost, sticky }
+        AddressHolder { network, owner, written: true, lost, sticky }
     }
 
     pub(super) fn holder(&self) -> Holder {
@@ -79,7 +79,7 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for AddressHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Owner { container, ifname, pod, .. } = &self.owner;
         match pod {
@@ -127,7 +127,7 @@ pub(super) struct Table {
     pub(super) blocks: BTreeMap<BlockId, Block>,
     /// The addresses by which other nodes reach this one.
     pub(super) addresses: Vec<IpAddr>,
-    held: BTreeMap<String, BTreeMap<IpAddr, (String, Held)>>,
+    held: BTreeMap<String, BTreeMap<IpAddr, (String, AddressHolder)>>,
     owners: BTreeMap<String, BTreeSet<(String, IpAddr)>>,
     pub(super) busy: BTreeSet<String>,
     pub(super) spaces: BTreeMap<String, SpaceRecord>,
@@ -324,7 +324,7 @@ impl Table {
         range: &Range,
         wanted: Option<IpAddr>,
         hash: &str,
-        held: Held,
+        held: AddressHolder,
         now: Duration,
     ) -> Result<IpAddr, Lack> {
         if let Some(wanted) = wanted
@@ -366,7 +366,7 @@ impl Table {
     }
 
     /// Records the holder of an address.
-    pub(super) fn insert(&mut self, name: &HeldName, held: Held) {
+    pub(super) fn insert(&mut self, name: &HeldName, held: AddressHolder) {
         let of = self.held.entry(name.space.clone()).or_default();
         let before = of.insert(name.address, (name.hash.clone(), held));
         let id = self.block_of(&name.space, name.address);
@@ -429,7 +429,7 @@ impl Table {
     pub(super) fn held_in(
         &self,
         id: &BlockId,
-    ) -> impl Iterator<Item = (IpAddr, &(String, Held))> + '_ {
+    ) -> impl Iterator<Item = (IpAddr, &(String, AddressHolder))> + '_ {
         let (low, high) = (id.block.network(), id.block.broadcast());
         let of = self.held.get(&id.space);
         of.into_iter().flat_map(move |held| held.range(low..=high)).map(|(a, held)| (*a, held))
@@ -441,7 +441,7 @@ impl Table {
     }
 
     /// Records whether the addresses of a block may have another owner as well.
-    pub(super) fn set_lost(&mut self, id: &BlockId, lost: bool) -> Vec<(HeldName, Held)> {
+    pub(super) fn set_lost(&mut self, id: &BlockId, lost: bool) -> Vec<(HeldName, AddressHolder)> {
         let names: Vec<IpAddr> = self.held_in(id).map(|(address, _)| address).collect();
         let Some(of) = self.held.get_mut(&id.space) else { return Vec::new() };
         let mut changed = Vec::new();
@@ -458,7 +458,11 @@ impl Table {
     }
 
     /// Records it for one address.
-    pub(super) fn set_lost_one(&mut self, name: &HeldName, lost: bool) -> Vec<(HeldName, Held)> {
+    pub(super) fn set_lost_one(
+        &mut self,
+        name: &HeldName,
+        lost: bool,
+    ) -> Vec<(HeldName, AddressHolder)> {
         let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
         let Some((_, held)) = of else { return Vec::new() };
         if held.lost == lost {
@@ -476,7 +480,7 @@ impl Table {
     }
 
     /// Returns the addresses that pods keep and that are here, with their records.
-    pub(super) fn sticky(&self) -> Vec<(HeldName, Held, String)> {
+    pub(super) fn sticky(&self) -> Vec<(HeldName, AddressHolder, String)> {
         let all = self.held.iter().flat_map(|(space, held)| {
             held.iter().map(move |(address, (hash, held))| {
                 let name = HeldName { space: space.clone(), address: *address, hash: hash.clone() };
@@ -492,12 +496,12 @@ impl Table {
         of.is_some_and(|(_, held)| held.lost)
     }
 
-    pub(super) fn lost(&self) -> Vec<Lost> {
+    pub(super) fn lost(&self) -> Vec<LostAddress> {
         let all = self.held.iter().flat_map(|(space, held)| {
             held.iter().map(move |(address, (_, held))| (space, *address, held))
         });
         all.filter(|(_, _, held)| held.lost)
-            .map(|(space, address, held)| Lost {
+            .map(|(space, address, held)| LostAddress {
                 space: space.clone(),
                 address,
                 owner: held.owner.clone(),

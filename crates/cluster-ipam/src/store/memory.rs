@@ -21,7 +21,7 @@ pub enum Fault {
     Late,
 }
 
-type Decide = dyn FnMut(&str, &Key) -> Fault + Send;
+type FaultDecision = dyn FnMut(&str, &Key) -> Fault + Send;
 
 #[derive(Default)]
 struct Inner {
@@ -44,7 +44,7 @@ struct Write {
 #[derive(Clone)]
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
-    faults: Arc<Mutex<Box<Decide>>>,
+    faults: Arc<Mutex<Box<FaultDecision>>>,
     moments: Arc<Moments>,
 }
 

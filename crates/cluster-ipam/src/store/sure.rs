@@ -10,15 +10,15 @@ use super::{Entry, Filter, Key, Kind, Moment, Revision, Store, StoreError};
 /// whose text equals what was to be written was written by us, or by a process that wanted the
 /// same: every record but a space's names its node.
 #[derive(Debug)]
-pub struct Sure<S> {
+pub struct SureStore<S> {
     inner: S,
     attempts: u32,
 }
 
-impl<S: Store> Sure<S> {
+impl<S: Store> SureStore<S> {
     /// Creates a store that sends each request at most `attempts` times.
     pub fn new(inner: S, attempts: u32) -> Self {
-        Sure { inner, attempts: attempts.max(1) }
+        SureStore { inner, attempts: attempts.max(1) }
     }
 
     fn again<T>(&self, mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -61,7 +61,7 @@ impl<S: Store> Sure<S> {
     }
 }
 
-impl<S: Store> Store for Sure<S> {
+impl<S: Store> Store for SureStore<S> {
     fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         self.again(|| self.inner.get(key))
     }
@@ -146,7 +146,7 @@ mod tests {
     fn an_answer_that_is_lost_is_found_out() {
         let memory = Memory::default();
         let (view, truth) = (memory.view(), memory.view());
-        let sure = Sure::new(view.clone(), 3);
+        let sure = SureStore::new(view.clone(), 3);
         let next = |fault: Fault| {
             let mut first = true;
             view.misbehave(move |verb, _| {
@@ -177,7 +177,7 @@ mod tests {
     fn a_record_is_replaced_only_while_another_one_stays() {
         let memory = Memory::default();
         let (view, truth) = (memory.view(), memory.view());
-        let sure = Sure::new(view.clone(), 3);
+        let sure = SureStore::new(view.clone(), 3);
         let other = Key::new(Kind::Node, "other");
         let of_other = truth.create(&other, &value("one")).unwrap();
         let one = sure.create(&key(), &value("one")).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     fn who_was_quicker_is_not_us() {
         let memory = Memory::default();
         let (view, truth) = (memory.view(), memory.view());
-        let sure = Sure::new(view.clone(), 3);
+        let sure = SureStore::new(view.clone(), 3);
         let theirs = truth.clone();
         let mut first = true;
         view.misbehave(move |verb, key| {

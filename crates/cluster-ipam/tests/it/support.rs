@@ -13,11 +13,11 @@ use node_api::Refusal;
 use node_api::ipam::{AssignRequest, AssignedAddress, HeldRequest, Owner};
 
 /// What happens during a wait.
-type Meanwhile = Box<dyn Fn() + Send>;
+type WaitAction = Box<dyn Fn() + Send>;
 
 /// A clock that a test moves.
 #[derive(Clone, Default)]
-pub(crate) struct Hands(Arc<AtomicU64>, Arc<Mutex<Option<Meanwhile>>>);
+pub(crate) struct Hands(Arc<AtomicU64>, Arc<Mutex<Option<WaitAction>>>);
 
 impl std::fmt::Debug for Hands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,15 +3,15 @@
 use std::os::unix::fs::symlink;
 use std::time::Instant;
 
-use netwright_cni_invoke::{Builtin, Exec, Executor, Mixed, Output, Request};
+use netwright_cni_invoke::{Builtin, Exec, Executor, MixedExecutor, Output, Request};
 
 use crate::script;
 
 /// Holds one plugin, which answers with its name.
 #[derive(Debug)]
-struct Own;
+struct OwnPlugin;
 
-impl Builtin for Own {
+impl Builtin for OwnPlugin {
     fn call(
         &self,
         name: &str,
@@ -32,7 +32,7 @@ fn stdout(executor: &dyn Executor, path: &std::path::Path) -> String {
 #[test]
 fn this_executable_under_any_name_is_called_in_process() {
     let dir = tempfile::tempdir().unwrap();
-    let mixed = Mixed::new(Own, Exec::new(std::env::vars_os())).unwrap();
+    let mixed = MixedExecutor::new(OwnPlugin, Exec::new(std::env::vars_os())).unwrap();
     let this = std::env::current_exe().unwrap();
     symlink(&this, dir.path().join("link")).unwrap();
     symlink(dir.path().join("link"), dir.path().join("own")).unwrap();
@@ -43,15 +43,15 @@ fn this_executable_under_any_name_is_called_in_process() {
 fn another_executable_of_the_same_name_is_executed() {
     let dir = tempfile::tempdir().unwrap();
     let wrapper = script(dir.path(), "own", "echo wrapper; cat");
-    let mixed = Mixed::new(Own, Exec::new(std::env::vars_os())).unwrap();
+    let mixed = MixedExecutor::new(OwnPlugin, Exec::new(std::env::vars_os())).unwrap();
     assert_eq!(stdout(&mixed, &wrapper), "wrapper\nin");
-    let always = Mixed::always_exec(Own, Exec::new(std::env::vars_os()));
+    let always = MixedExecutor::always_exec(OwnPlugin, Exec::new(std::env::vars_os()));
     assert_eq!(stdout(&always, &wrapper), "wrapper\nin");
 }
 
 #[test]
 fn what_is_gone_is_an_error_of_the_start() {
-    let mixed = Mixed::new(Own, Exec::default()).unwrap();
+    let mixed = MixedExecutor::new(OwnPlugin, Exec::default()).unwrap();
     let error = mixed.call("/nonexistent/own".as_ref(), &Request::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("start plugin "), "{error}");
 }

@@ -160,7 +160,7 @@ fn a_plugin_that_panics_reports_a_bug() {
 fn a_panic_outside_the_plugins_methods_is_caught_too() {
     let world = World::new();
     let answer =
-        world.respond_reading(&Fake::new(), &world.env("ADD"), &mut crate::fake::Untouched);
+        world.respond_reading(&Fake::new(), &world.env("ADD"), &mut crate::fake::UntouchedInput);
     assert_eq!(answer.error().code, code::INTERNAL);
 }
 

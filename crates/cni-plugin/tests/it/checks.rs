@@ -6,7 +6,7 @@ use cni::{CallEnv, Version};
 use netwright_cni_plugin::Info;
 use serde_json::json;
 
-use crate::fake::{Answer, Fake, Untouched, World, config};
+use crate::fake::{Answer, Fake, UntouchedInput, World, config};
 
 const VERBS: [&str; 5] = ["ADD", "DEL", "CHECK", "GC", "STATUS"];
 
@@ -101,7 +101,7 @@ fn without_a_verb_the_plugin_says_what_it_is() {
     };
     let mut env = only("");
     "a b".clone_into(&mut env.container_id);
-    let answer = World::new().respond_reading(&fake, &env, &mut Untouched);
+    let answer = World::new().respond_reading(&fake, &env, &mut UntouchedInput);
     assert_eq!(answer.ok(), "");
     assert_eq!(
         answer.stderr(),
@@ -118,7 +118,7 @@ fn all_missing_variables_are_named_at_once() {
         ("GC", "CNI_PATH"),
         ("STATUS", "CNI_PATH"),
     ] {
-        let answer = World::new().respond_reading(&Fake::new(), &only(verb), &mut Untouched);
+        let answer = World::new().respond_reading(&Fake::new(), &only(verb), &mut UntouchedInput);
         let words = format!("required env variables [{missing}] missing");
         assert_eq!(answer.failure(), (4, words), "{verb}");
     }
@@ -195,21 +195,21 @@ fn the_environment_is_judged_before_standard_input_is_read() {
     for verb in VERBS {
         let mut env = world.env(verb);
         env.path.clear();
-        let answer = world.respond_reading(&Fake::new(), &env, &mut Untouched);
+        let answer = world.respond_reading(&Fake::new(), &env, &mut UntouchedInput);
         assert_eq!(answer.failure(), failure(4, "required env variables [CNI_PATH] missing"));
     }
 }
 
 #[test]
 fn standard_input_that_fails_is_an_error() {
-    struct Broken;
-    impl Read for Broken {
+    struct BrokenInput;
+    impl Read for BrokenInput {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::Error::other("cable cut"))
         }
     }
     let world = World::new();
-    let answer = world.respond_reading(&Fake::new(), &world.env("ADD"), &mut Broken);
+    let answer = world.respond_reading(&Fake::new(), &world.env("ADD"), &mut BrokenInput);
     assert_eq!(answer.failure(), failure(5, "error reading from stdin: cable cut"));
 }
 

@@ -74,9 +74,9 @@ impl Plugin for Fake {
 
 /// A standard input that no plugin may read: reading it is a bug, which the answer then reports.
 #[derive(Debug)]
-pub(crate) struct Untouched;
+pub(crate) struct UntouchedInput;
 
-impl Read for Untouched {
+impl Read for UntouchedInput {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         panic!("standard input was read")
     }

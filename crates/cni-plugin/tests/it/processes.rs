@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use cni::{AddResult, CallEnv, Command};
-use cni_invoke::{Builtin, Executor, Mixed, Output, Request};
+use cni_invoke::{Builtin, Executor, MixedExecutor, Output, Request};
 use netwright_cni_plugin::{Context, respond};
 use serde_json::{Value, json};
 use state::Roots;
@@ -19,11 +19,11 @@ use crate::herald::Herald;
 
 /// Holds [`Herald`].
 #[derive(Debug)]
-struct Own {
+struct OwnPlugins {
     roots: Roots,
 }
 
-impl Builtin for Own {
+impl Builtin for OwnPlugins {
     fn call(
         &self,
         name: &str,
@@ -67,8 +67,8 @@ fn both_ways(env: impl Fn(&mut CallEnv), stdin: &str) -> (Answer, Answer) {
     let call = |target: PathBuf| {
         let world = World::new();
         symlink(target, world.bin().join("herald")).unwrap();
-        let own = Own { roots: world.roots.clone() };
-        let executor = Mixed::new(own, World::exec()).unwrap();
+        let own = OwnPlugins { roots: world.roots.clone() };
+        let executor = MixedExecutor::new(own, World::exec()).unwrap();
         let mut environment = world.env("ADD");
         env(&mut environment);
         world.respond_with(&executor, None, &caller(), &environment, &mut Cursor::new(stdin))

@@ -5,16 +5,16 @@ use std::io::{self, Cursor, Write};
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::ExitCode;
 
-use netwright_cni_plugin::{Serve, serve};
+use netwright_cni_plugin::{ProcessIo, serve};
 use serde_json::json;
 use state::Roots;
 
 use crate::fake::{Fake, World, config};
 
 /// An output that fails in one way.
-struct Broken(io::ErrorKind);
+struct BrokenOutput(io::ErrorKind);
 
-impl Write for Broken {
+impl Write for BrokenOutput {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
         Err(self.0.into())
     }
@@ -36,7 +36,7 @@ fn add(world: &World, stdout: &mut dyn Write, stderr: &mut dyn Write) -> ExitCod
         env.to_vars().into_iter().map(|(key, value)| (key.into(), value.into())).collect();
     let mut stdin = Cursor::new(config(json!({})));
     let roots = Roots::new(world.path(), world.path());
-    serve(&fake, Serve { environment, stdin: &mut stdin, stdout, stderr, roots, build: "v0" })
+    serve(&fake, ProcessIo { environment, stdin: &mut stdin, stdout, stderr, roots, build: "v0" })
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_broken_standard_error_does_not_keep_the_answer_back() {
     let world = World::new();
     for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull] {
         let mut stdout = Vec::new();
-        assert_eq!(add(&world, &mut stdout, &mut Broken(kind)), ExitCode::SUCCESS);
+        assert_eq!(add(&world, &mut stdout, &mut BrokenOutput(kind)), ExitCode::SUCCESS);
         assert!(!stdout.is_empty());
     }
 }
@@ -66,7 +66,7 @@ fn a_result_that_nobody_can_read_is_a_failure() {
     let world = World::new();
     for kind in [io::ErrorKind::StorageFull, io::ErrorKind::BrokenPipe] {
         let mut words = Vec::new();
-        assert_eq!(add(&world, &mut Broken(kind), &mut words), ExitCode::FAILURE);
+        assert_eq!(add(&world, &mut BrokenOutput(kind), &mut words), ExitCode::FAILURE);
         let words = String::from_utf8(words).unwrap();
         assert!(words.ends_with("ADD was undone\n"), "{words}");
     }
@@ -86,7 +86,7 @@ fn an_environment_that_is_not_utf8_is_refused_where_it_names_an_object() {
     environment.push((OsString::from_vec(b"\xfe".to_vec()), "x".into()));
     let fake = Fake::new();
     let (mut stdout, mut stdin) = (Vec::new(), Cursor::new(config(json!({}))));
-    let serving = Serve {
+    let serving = ProcessIo {
         environment,
         stdin: &mut stdin,
         stdout: &mut stdout,

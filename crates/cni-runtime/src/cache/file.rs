@@ -10,22 +10,22 @@ use state::FileError;
 use super::FILE_MODE;
 
 /// Creates a file with its whole content and locks it; `None` when there is one already.
-pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileError> {
+pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<FileLock>, FileError> {
     let file = state::create_locked(path, bytes, FILE_MODE)?;
-    Ok(file.map(|file| Locked { file: Some(file) }))
+    Ok(file.map(|file| FileLock { file: Some(file) }))
 }
 
 /// Replaces a file by another one, which is locked before any process sees it.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<Locked, FileError> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<FileLock, FileError> {
     let file = state::replace_locked(path, bytes, FILE_MODE)?;
-    Ok(Locked { file: Some(file) })
+    Ok(FileLock { file: Some(file) })
 }
 
 /// What became of an attempt to lock a file that is there.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum LockOutcome {
     /// It is locked, if its file system has locks.
-    Locked(Locked),
+    Locked(FileLock),
     /// Another ADD has locked it.
     Busy,
     /// It went away, or another one has its name by now.
@@ -34,24 +34,24 @@ pub(super) enum Taken {
 
 /// The lock of a running ADD on the file that records it (`man 2 flock`): it ends with the process.
 #[derive(Debug)]
-pub(super) struct Locked {
+pub(super) struct FileLock {
     file: Option<File>,
 }
 
-impl Locked {
+impl FileLock {
     /// Locks a file by its name. A file system without locks does not show that an ADD is running.
-    pub(super) fn take_at(path: &Path) -> Taken {
+    pub(super) fn take_at(path: &Path) -> LockOutcome {
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Taken::Gone,
+            Err(error) if error.kind() == ErrorKind::NotFound => return LockOutcome::Gone,
             // What is no file is replaced.
-            Err(_) => return Taken::Locked(Locked { file: None }),
+            Err(_) => return LockOutcome::Locked(FileLock { file: None }),
         };
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Taken::Busy;
+            return LockOutcome::Busy;
         }
-        let locked = Locked { file: Some(file) };
-        if locked.is_at(path) { Taken::Locked(locked) } else { Taken::Gone }
+        let locked = FileLock { file: Some(file) };
+        if locked.is_at(path) { LockOutcome::Locked(locked) } else { LockOutcome::Gone }
     }
 
     /// Says whether this file still has its name: another ADD may have recorded the attachment since

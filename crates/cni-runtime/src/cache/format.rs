@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::base64;
-use crate::{Attachment, CapabilityArgs, Refused};
+use crate::{Attachment, CapabilityArgs, PluginRefusal};
 
 /// The value of `kind` (libcni api.go `CNICacheV1`).
 const KIND: &str = "cniCacheV1";
@@ -36,7 +36,7 @@ pub(super) struct Entry {
     /// Why ADD failed; other runtimes do not record it.
     pub(super) failed: Option<String>,
     /// The plugin that refused its configuration then.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<PluginRefusal>,
 }
 
 /// How an ADD ended.
@@ -48,11 +48,11 @@ pub(super) enum End<'a> {
     Made(&'a RawValue),
     /// With this error, and something may be left of it; and which plugin refused its
     /// configuration.
-    Failed(&'a str, Option<&'a Refused>),
+    Failed(&'a str, Option<&'a PluginRefusal>),
 }
 
 #[derive(Serialize)]
-struct Writing<'a> {
+struct WrittenFile<'a> {
     kind: &'static str,
     #[serde(rename = "containerId")]
     container_id: &'a ContainerId,
@@ -77,7 +77,7 @@ struct Writing<'a> {
     #[serde(rename = "netwright/failed", skip_serializing_if = "Option::is_none")]
     failed: Option<&'a str>,
     #[serde(rename = "netwright/refusal", skip_serializing_if = "Option::is_none")]
-    refused: Option<&'a Refused>,
+    refused: Option<&'a PluginRefusal>,
 }
 
 #[derive(Deserialize, Default)]
@@ -104,7 +104,7 @@ struct Reading {
     #[serde(rename = "netwright/failed")]
     failed: Option<String>,
     #[serde(rename = "netwright/refusal")]
-    refused: Option<Refused>,
+    refused: Option<PluginRefusal>,
 }
 
 #[derive(Deserialize, Default)]
@@ -126,7 +126,7 @@ pub(super) fn write(
         End::Made(result) => (Some(result), None, None),
         End::Failed(error, refused) => (None, Some(error), refused),
     };
-    let writing = Writing {
+    let writing = WrittenFile {
         kind: KIND,
         container_id: &attachment.container_id,
         config: base64::encode(config),
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((entry.boot_id.as_deref(), again(None).as_str()), (None, PODMAN));
         let Content::Entry(ours) = read(again(Some("b")).as_bytes()) else { panic!("not read") };
         assert_eq!((ours.boot_id.as_deref(), ours.failed.as_deref()), (Some("b"), None));
-        let mut refused = Refused::default();
+        let mut refused = PluginRefusal::default();
         refused.refusal.msg = "no range".to_owned();
         let failed = written(End::Failed("no address", Some(&refused)), Some("b"));
         let Content::Entry(failed) = read(failed.as_bytes()) else { panic!("not read") };

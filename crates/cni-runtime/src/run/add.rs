@@ -9,7 +9,7 @@ use kernel::living::own_pid_ns;
 use kernel::netns::Netns;
 use serde_json::value::RawValue;
 
-use super::{Answer, Chained, Subject, Time, to_raw};
+use super::{Answer, ChainResult, Subject, Time, to_raw};
 use crate::cache::{CacheError, CachedAttachment, Reservation};
 use crate::error::{AddError, PluginError, PluginFailure, RollBack};
 use crate::runtime::require_usable;
@@ -21,7 +21,7 @@ const EXISTS: u32 = 106;
 /// An attachment that was made.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Added {
+pub struct AddedAttachment {
     /// The result of the last plugin.
     pub result: AddResult,
     /// The same as text, in the version of the list, with the plugins' keys beyond the
@@ -57,7 +57,7 @@ impl Runtime<'_> {
         list: &NetworkList,
         attachment: &Attachment,
         deadline: Option<Instant>,
-    ) -> Result<Added, AddError> {
+    ) -> Result<AddedAttachment, AddError> {
         let network = require_usable(list).map_err(AddError::Invalid)?;
         let key = self.key(list, attachment).map_err(AddError::Invalid)?;
         let attachment = &Attachment { pid_ns: own_pid_ns(), ..attachment.clone() };
@@ -102,7 +102,7 @@ impl Runtime<'_> {
         let recorded =
             self.cache.commit(&reservation, &network, attachment, &list.source, &last.raw);
         recorded.map_err(|cause| cannot_record(cause, undo(&walk)))?;
-        Ok(Added { result: last.result.clone(), document: last.raw.clone() })
+        Ok(AddedAttachment { result: last.result.clone(), document: last.raw.clone() })
     }
 
     fn add_chain(
@@ -232,12 +232,12 @@ struct Walk {
     /// The first plugin failed, and undid what it had done.
     undid_itself: bool,
     /// The last available result.
-    previous: Option<Chained>,
+    previous: Option<ChainResult>,
     failure: Option<PluginFailure>,
 }
 
 /// Reads what a plugin printed, and converts it to the version of the list.
-fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
+fn accept(answer: Answer, list: &NetworkList) -> Result<ChainResult, PluginError> {
     match answer {
         Answer::Said { stdout, asked } => {
             let wanted = Version::parse(&list.cni_version).unwrap_or(asked);
@@ -261,7 +261,7 @@ fn accept(answer: Answer, list: &NetworkList) -> Result<Chained, PluginError> {
     }
 }
 
-fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<Chained, Error> {
+fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<ChainResult, Error> {
     let document = if stdout.trim_ascii() == b"null" { b"{}" } else { stdout };
     let mut object = Object::parse(document).map_err(|error| {
         Error::new(code::DECODE_FAILURE, format!("failed to unmarshal raw result: {error}"))
@@ -270,13 +270,13 @@ fn read(stdout: &[u8], asked: Version, wanted: Version) -> Result<Chained, Error
     let result = AddResult::parse(document, version)?;
     if version != wanted {
         let raw = to_raw(&result, wanted)?;
-        return Ok(Chained { raw, result });
+        return Ok(ChainResult { raw, result });
     }
     object.set_value("cniVersion", wanted.as_str());
     let text = without_white_space(&object.to_vec());
     let raw = serde_json::from_slice(&text)
         .map_err(|error| Error::new(code::INTERNAL, format!("write result as JSON: {error}")))?;
-    Ok(Chained { raw, result })
+    Ok(ChainResult { raw, result })
 }
 
 /// Removes white space between the tokens of a JSON text.

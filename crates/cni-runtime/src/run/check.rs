@@ -5,7 +5,7 @@ use std::time::Instant;
 use cni::{Command, NetworkList};
 
 use super::del::convert;
-use super::{Chained, Subject, Time, has_verb};
+use super::{ChainResult, Subject, Time, has_verb};
 use crate::cache::{CacheError, Lookup};
 use crate::error::{CheckError, StatusError};
 use crate::runtime::require_usable;
@@ -123,7 +123,7 @@ impl Runtime<'_> {
         &self,
         found: &Lookup,
         list: &NetworkList,
-    ) -> Result<Option<Chained>, CacheError> {
+    ) -> Result<Option<ChainResult>, CacheError> {
         let network = list.name.clone();
         let (raw, path) = match found {
             Lookup::Missing => return Ok(None),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use cni::{AddResult, Command, NetworkList, Version, code};
 use serde_json::value::RawValue;
 
-use super::{Answer, Chained, Subject, Time, has_verb, to_raw};
+use super::{Answer, ChainResult, Subject, Time, has_verb, to_raw};
 use crate::cache::{CachedAttachment, Lookup};
 use crate::error::{DelError, PluginError, PluginFailure};
 use crate::runtime::require_usable;
@@ -14,7 +14,7 @@ use crate::{Attachment, Runtime};
 /// An attachment that was removed.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct Deleted {
+pub struct DeletedAttachment {
     /// Whether the cache knew the attachment.
     pub was_cached: bool,
     /// Problems that did not stop DEL: a cached result that cannot be read, a record that cannot be
@@ -47,10 +47,10 @@ impl Runtime<'_> {
         list: &NetworkList,
         attachment: &Attachment,
         deadline: Option<Instant>,
-    ) -> Result<Deleted, DelError> {
+    ) -> Result<DeletedAttachment, DelError> {
         require_usable(list).map_err(DelError::Invalid)?;
         let key = self.key(list, attachment).map_err(DelError::Invalid)?;
-        let mut deleted = Deleted::default();
+        let mut deleted = DeletedAttachment::default();
         let (record, previous) = self.recorded(&self.cache.look_up(&key), list, &mut deleted);
         let mut attachment = attachment.clone();
         let mut refused = None;
@@ -95,7 +95,7 @@ impl Runtime<'_> {
         &self,
         cached: &CachedAttachment,
         deadline: Option<Instant>,
-    ) -> Result<Deleted, DelError> {
+    ) -> Result<DeletedAttachment, DelError> {
         let list = cached.list().map_err(|error| DelError::NoConfig {
             attachment: Box::new(cached.key()),
             reason: error.to_string(),
@@ -131,7 +131,7 @@ impl Runtime<'_> {
         list: &NetworkList,
         ran: usize,
         attachment: &Attachment,
-        previous: Option<&Chained>,
+        previous: Option<&ChainResult>,
         mut time: Time,
     ) -> Vec<PluginFailure> {
         let mut failures = Vec::new();
@@ -160,8 +160,8 @@ impl Runtime<'_> {
         &self,
         found: &Lookup,
         list: &NetworkList,
-        deleted: &mut Deleted,
-    ) -> (Option<CachedAttachment>, Option<Chained>) {
+        deleted: &mut DeletedAttachment,
+    ) -> (Option<CachedAttachment>, Option<ChainResult>) {
         let (record, raw, path) = match found {
             Lookup::Missing => return (None, None),
             Lookup::Found(cached) => {
@@ -194,12 +194,12 @@ fn takes_previous(list: &NetworkList) -> bool {
 }
 
 /// Converts a cached result to the version of a list.
-pub(super) fn convert(raw: &RawValue, list: &NetworkList) -> Result<Chained, cni::Error> {
+pub(super) fn convert(raw: &RawValue, list: &NetworkList) -> Result<ChainResult, cni::Error> {
     let document = raw.get().as_bytes();
     let named = AddResult::version_of(document)?;
     let wanted = Version::parse(&list.cni_version).unwrap_or(Version::CURRENT);
     let version = named.unwrap_or(Version::V0_1_0);
     let result = AddResult::parse(document, version)?;
     let raw = if named == Some(wanted) { raw.to_owned() } else { to_raw(&result, wanted)? };
-    Ok(Chained { raw, result })
+    Ok(ChainResult { raw, result })
 }

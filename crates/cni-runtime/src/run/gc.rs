@@ -6,7 +6,7 @@ use cni::{AttachmentKey, Command, GcAttachment, NetworkList, NetworkName};
 
 use super::{Answer, Subject, Time, has_verb};
 use crate::Runtime;
-use crate::cache::{CachedAttachment, PassedOver};
+use crate::cache::{CachedAttachment, SkippedFile};
 use crate::error::{DelError, GcError, GcFailure};
 use crate::runtime::require_usable;
 
@@ -21,7 +21,7 @@ pub struct GcReport {
     /// The plugins on which the verb GC succeeded.
     pub collected: Vec<String>,
     /// Files of the cache that hold no attachment, of all networks.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedFile>,
     /// Problems that did not stop GC.
     pub notices: Vec<String>,
 }

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use cni::{AddResult, Command, Error, IfName, NetworkList, PluginConfig, Repaired, Version};
+use cni::{AddResult, Command, Error, IfName, NetworkList, PluginConfig, RepairReport, Version};
 use ipnet::IpNet;
 
-use super::{Answer, Chained, Subject, has_verb, to_raw};
+use super::{Answer, ChainResult, Subject, has_verb, to_raw};
 use crate::error::{CheckError, PluginFailure};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
@@ -24,15 +24,15 @@ pub struct Repairs {
 
 /// What plugins are asked to do.
 #[derive(Debug, Clone, Copy)]
-enum Asked<'a> {
+enum RepairRequest<'a> {
     ToLook,
     /// Repair, where ADD made the interface, or where it is since.
-    ToRepair(Option<&'a Moved>),
+    ToRepair(Option<&'a MovedInterface>),
 }
 
 /// Where the interface is after a program moved it since ADD, as Docker does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedInterface {
     /// The path of the namespace.
     pub netns: String,
     /// The interface's name in it.
@@ -41,9 +41,9 @@ pub struct Moved {
     pub not_ours: Vec<IpNet>,
 }
 
-impl Moved {
+impl MovedInterface {
     /// Rewrites the result of ADD, as if ADD had made the interface where it is now.
-    fn rewrite(&self, previous: &Chained, attached_as: &IfName) -> Result<Chained, Error> {
+    fn rewrite(&self, previous: &ChainResult, attached_as: &IfName) -> Result<ChainResult, Error> {
         let mut result = previous.result.clone();
         for link in &mut result.interfaces {
             if link.name == attached_as.as_str() && !link.sandbox.is_empty() {
@@ -54,7 +54,7 @@ impl Moved {
         result.routes.retain(|route| !self.not_ours.contains(&route.dst));
         let version = AddResult::version_of(previous.raw.get().as_bytes())?;
         let raw = to_raw(&result, version.unwrap_or(Version::CURRENT))?;
-        Ok(Chained { raw, result })
+        Ok(ChainResult { raw, result })
     }
 }
 
@@ -75,7 +75,7 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
-        self.ask_all(list, attachment, Asked::ToRepair(None), deadline)
+        self.ask_all(list, attachment, RepairRequest::ToRepair(None), deadline)
     }
 
     /// Does what [`Runtime::repair_list`] does, for an interface that is no longer where ADD made
@@ -88,10 +88,10 @@ impl Runtime<'_> {
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        moved: &Moved,
+        moved: &MovedInterface,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
-        self.ask_all(list, attachment, Asked::ToRepair(Some(moved)), deadline)
+        self.ask_all(list, attachment, RepairRequest::ToRepair(Some(moved)), deadline)
     }
 
     /// Asks every plugin of a list what differs from what ADD left, and changes nothing: what
@@ -106,14 +106,14 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
-        self.ask_all(list, attachment, Asked::ToLook, deadline)
+        self.ask_all(list, attachment, RepairRequest::ToLook, deadline)
     }
 
     fn ask_all(
         &self,
         list: &NetworkList,
         attachment: &Attachment,
-        asked: Asked<'_>,
+        asked: RepairRequest<'_>,
         deadline: Option<Instant>,
     ) -> Result<Repairs, CheckError> {
         require_usable(list).map_err(CheckError::Invalid)?;
@@ -127,14 +127,14 @@ impl Runtime<'_> {
             .cached_result(&self.cache.look_up(&key), list)
             .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
         let moved = match asked {
-            Asked::ToRepair(moved) => moved,
-            Asked::ToLook => None,
+            RepairRequest::ToRepair(moved) => moved,
+            RepairRequest::ToLook => None,
         };
         if let (Some(moved), Some(made)) = (moved, &previous) {
             let rewritten = moved.rewrite(made, &attachment.ifname);
             previous = Some(rewritten.map_err(CheckError::Invalid)?);
         }
-        let repair = matches!(asked, Asked::ToRepair(_));
+        let repair = matches!(asked, RepairRequest::ToRepair(_));
         let subject = Subject {
             attachment: Some(attachment),
             previous: previous.as_ref(),
@@ -145,7 +145,7 @@ impl Runtime<'_> {
         };
         let mut ask = |plugin: &PluginConfig| match self.call(plugin, subject, deadline) {
             Ok(Answer::Said { stdout, .. } | Answer::SaidUnknown { stdout }) => {
-                let lines = Repaired::parse(&stdout).lines.into_iter();
+                let lines = RepairReport::parse(&stdout).lines.into_iter();
                 let lines = lines.map(|line| (plugin.plugin_type.clone(), line));
                 repairs.put_back.extend(lines);
                 None

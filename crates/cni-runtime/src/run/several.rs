@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use cni::{Error, NetworkList};
 
-use super::Added;
+use super::AddedAttachment;
 use crate::error::{AddError, DelError};
 use crate::{Attachment, Runtime};
 
@@ -28,14 +28,14 @@ pub struct SeveralError {
     /// The error of ADD.
     pub cause: AddError,
     /// What could not be undone; every other network is as if nothing had happened.
-    pub left: Left,
+    pub left: FailedNetworks,
 }
 
 /// The networks whose DEL failed, and why.
 #[derive(Debug)]
-pub struct Left(pub Vec<(String, DelError)>);
+pub struct FailedNetworks(pub Vec<(String, DelError)>);
 
-impl Left {
+impl FailedNetworks {
     /// Says whether DEL succeeded on all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -71,7 +71,7 @@ impl Runtime<'_> {
         &self,
         members: &[Member],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Added>, Box<SeveralError>> {
+    ) -> Result<Vec<AddedAttachment>, Box<SeveralError>> {
         let mut added = Vec::with_capacity(members.len());
         for (place, member) in members.iter().enumerate() {
             match self.add_list(&member.list, &member.attachment, deadline) {
@@ -92,11 +92,11 @@ impl Runtime<'_> {
 
     /// Detaches a container from several networks, the last first; a failure does not stop the
     /// others.
-    pub fn del_several(&self, members: &[Member], deadline: Option<Instant>) -> Left {
+    pub fn del_several(&self, members: &[Member], deadline: Option<Instant>) -> FailedNetworks {
         let delete = |member: &Member| {
             let deleted = self.del_list(&member.list, &member.attachment, deadline);
             deleted.err().map(|error| (member.list.name.clone(), error))
         };
-        Left(members.iter().rev().filter_map(delete).collect())
+        FailedNetworks(members.iter().rev().filter_map(delete).collect())
     }
 }

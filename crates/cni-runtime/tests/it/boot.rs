@@ -287,7 +287,7 @@ fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
                 fs::write(&path, text).unwrap();
             }
         });
-        let _over = SetWhenDropped(&over);
+        let _over = DropFlag(&over);
         let mut seen = [0_u32; 3];
         while found.load(Ordering::Relaxed) < 400 {
             let scan = ConfigFolder::scan(folder.path()).unwrap();
@@ -306,9 +306,9 @@ fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
 }
 
 /// Ends a thread when its test does, also by a failure.
-struct SetWhenDropped<'a>(&'a AtomicBool);
+struct DropFlag<'a>(&'a AtomicBool);
 
-impl Drop for SetWhenDropped<'_> {
+impl Drop for DropFlag<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

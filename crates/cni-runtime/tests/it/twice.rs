@@ -15,18 +15,18 @@ type Act = Box<dyn FnOnce(&Runtime<'static>) -> Option<&'static str> + Send>;
 
 /// A plugin of this program whose next calls are given; the answer is an error object, or success.
 #[derive(Clone)]
-struct Scripted {
+struct ScriptedPlugin {
     dir: PathBuf,
     acts: Arc<Mutex<Vec<Act>>>,
 }
 
-impl std::fmt::Debug for Scripted {
+impl std::fmt::Debug for ScriptedPlugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Scripted")
+        f.write_str("ScriptedPlugin")
     }
 }
 
-impl Scripted {
+impl ScriptedPlugin {
     fn runtime(&self) -> Runtime<'static> {
         Runtime::new([self.dir.join("bin")], Arc::new(self.clone()))
             .with_cache(Cache::new(self.dir.join("cache")).volatile())
@@ -43,7 +43,7 @@ impl Scripted {
     }
 }
 
-impl Executor for Scripted {
+impl Executor for ScriptedPlugin {
     fn call(&self, _: &Path, request: &Request, _: Option<Instant>) -> Result<Output, InvokeError> {
         let act = match request.env.command.as_str() {
             "ADD" => self.acts.lock().unwrap().pop(),
@@ -62,11 +62,11 @@ impl Executor for Scripted {
     }
 }
 
-fn scripted() -> (tempfile::TempDir, Scripted) {
+fn scripted() -> (tempfile::TempDir, ScriptedPlugin) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("bin")).unwrap();
     std::fs::write(dir.path().join("bin/a"), "").unwrap();
-    let script = Scripted { dir: dir.path().to_owned(), acts: Arc::default() };
+    let script = ScriptedPlugin { dir: dir.path().to_owned(), acts: Arc::default() };
     (dir, script)
 }
 

@@ -16,7 +16,7 @@ use super::{JsonError, MAX_DEPTH, same_key};
 
 /// A deserializer over unparsed text that follows the rules of this module.
 #[derive(Clone, Copy)]
-pub(super) struct Lenient<'de, 'log> {
+pub(super) struct LenientDeserializer<'de, 'log> {
     raw: &'de RawValue,
     depth: usize,
     unknown: Option<&'log Log<'de>>,
@@ -48,9 +48,9 @@ impl Step<'_> {
     }
 }
 
-impl<'de, 'log> Lenient<'de, 'log> {
+impl<'de, 'log> LenientDeserializer<'de, 'log> {
     pub(super) fn new(raw: &'de RawValue, unknown: Option<&'log Log<'de>>) -> Self {
-        Lenient { raw, depth: 0, unknown }
+        LenientDeserializer { raw, depth: 0, unknown }
     }
 
     fn first_byte(self) -> u8 {
@@ -71,7 +71,7 @@ impl<'de, 'log> Lenient<'de, 'log> {
         if MAX_DEPTH <= self.depth {
             return Err(de::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels")));
         }
-        Ok(Lenient { raw, depth: self.depth + 1, ..self })
+        Ok(LenientDeserializer { raw, depth: self.depth + 1, ..self })
     }
 
     /// Reads a part. It is compiled for every type that is a part, so it does little itself.
@@ -108,8 +108,8 @@ impl<'de, 'log> Lenient<'de, 'log> {
 
     /// Splits an object into its entries; `null` has none.
     pub(super) fn pairs(self) -> Result<Pairs<'de>, JsonError> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
+        struct CollectVisitor;
+        impl<'de> Visitor<'de> for CollectVisitor {
             type Value = Pairs<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -125,7 +125,7 @@ impl<'de, 'log> Lenient<'de, 'log> {
         if self.is_null() {
             return Ok(Vec::new());
         }
-        de::Deserializer::deserialize_map(&mut self.json(), Collect)
+        de::Deserializer::deserialize_map(&mut self.json(), CollectVisitor)
             .map_err(|error| JsonError::unplaced(&error))
     }
 
@@ -188,7 +188,7 @@ macro_rules! forward {
     )*};
 }
 
-impl<'de> de::Deserializer<'de> for Lenient<'de, '_> {
+impl<'de> de::Deserializer<'de> for LenientDeserializer<'de, '_> {
     type Error = JsonError;
 
     forward_scalars! {
@@ -298,7 +298,7 @@ impl<'de> de::Deserializer<'de> for Lenient<'de, '_> {
 struct Entries<'de, 'log, Key> {
     rest: std::vec::IntoIter<(Key, &'de RawValue)>,
     value: Option<(Key, &'de RawValue)>,
-    of: Lenient<'de, 'log>,
+    of: LenientDeserializer<'de, 'log>,
 }
 
 impl<'de, Key: AsRef<str>> MapAccess<'de> for Entries<'de, '_, Key> {
@@ -323,7 +323,7 @@ impl<'de, Key: AsRef<str>> MapAccess<'de> for Entries<'de, '_, Key> {
 struct Elements<'de, 'log> {
     rest: std::vec::IntoIter<&'de RawValue>,
     index: usize,
-    of: Lenient<'de, 'log>,
+    of: LenientDeserializer<'de, 'log>,
 }
 
 impl<'de> SeqAccess<'de> for Elements<'de, '_> {

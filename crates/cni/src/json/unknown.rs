@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use serde::de::Deserialize;
 use serde_json::value::RawValue;
 
-use super::lenient::Lenient;
+use super::lenient::LenientDeserializer;
 use super::{JsonError, whole};
 use crate::order::sort_by_key;
 
@@ -86,7 +86,7 @@ pub fn unknown_keys<'de, T: Deserialize<'de>>(
     document: &'de str,
 ) -> Result<Vec<UnknownKey>, JsonError> {
     let log = Log { document, path: RefCell::default(), found: RefCell::default() };
-    T::deserialize(Lenient::new(whole(document)?, Some(&log)))
+    T::deserialize(LenientDeserializer::new(whole(document)?, Some(&log)))
         .map_err(|error| error.place(document))?;
     Ok(log.into_found())
 }

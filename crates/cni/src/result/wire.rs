@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{AddResult, Dns, Dropping, Interface, IpConfig, Route};
+use super::{AddResult, Dns, DropKind, Interface, IpConfig, Route};
 use crate::error::{Error, code};
 use crate::json;
 use crate::text::{self, quote};
@@ -255,23 +255,23 @@ impl RouteType {
         self.drops().is_none()
     }
 
-    fn drops(self) -> Option<Dropping> {
+    fn drops(self) -> Option<DropKind> {
         match self {
             RouteType::Unicast => None,
-            RouteType::Blackhole => Some(Dropping::Blackhole),
-            RouteType::Unreachable => Some(Dropping::Unreachable),
-            RouteType::Prohibit => Some(Dropping::Prohibit),
+            RouteType::Blackhole => Some(DropKind::Blackhole),
+            RouteType::Unreachable => Some(DropKind::Unreachable),
+            RouteType::Prohibit => Some(DropKind::Prohibit),
         }
     }
 }
 
-impl From<Option<Dropping>> for RouteType {
-    fn from(drops: Option<Dropping>) -> Self {
+impl From<Option<DropKind>> for RouteType {
+    fn from(drops: Option<DropKind>) -> Self {
         match drops {
             None => RouteType::Unicast,
-            Some(Dropping::Blackhole) => RouteType::Blackhole,
-            Some(Dropping::Unreachable) => RouteType::Unreachable,
-            Some(Dropping::Prohibit) => RouteType::Prohibit,
+            Some(DropKind::Blackhole) => RouteType::Blackhole,
+            Some(DropKind::Unreachable) => RouteType::Unreachable,
+            Some(DropKind::Prohibit) => RouteType::Prohibit,
         }
     }
 }

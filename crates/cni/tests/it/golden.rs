@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use expect_test::expect_file;
 use netwright_cni::version::ResultFamily;
 use netwright_cni::{
-    AddResult, Dns, Dropping, Error, GcAttachment, Injection, Interface, IpConfig, NetworkList,
+    AddResult, Dns, DropKind, Error, GcAttachment, Injection, Interface, IpConfig, NetworkList,
     Route, Version, text,
 };
 use serde_json::value::RawValue;
@@ -145,7 +145,7 @@ fn routes_have_each_versions_attributes() {
 /// The oldest results have no place for the type, and leave the route out.
 #[test]
 fn routes_that_drop_packets_keep_their_type() {
-    let dropping = Route { drops: Some(Dropping::Prohibit), ..route("203.0.113.0/24") };
+    let dropping = Route { drops: Some(DropKind::Prohibit), ..route("203.0.113.0/24") };
     let result = AddResult { routes: vec![dropping.clone()], ..dual_stack() };
     for version in Version::ALL.iter().copied() {
         let expected = match version.family() {

@@ -13,7 +13,7 @@ fn nested(open: &str, depth: usize, close: &str) -> String {
 
 /// A type that is as deep as the document.
 #[derive(Debug, Deserialize)]
-struct Endless(#[expect(dead_code)] Vec<Endless>);
+struct EndlessList(#[expect(dead_code)] Vec<EndlessList>);
 
 #[test]
 fn deep_documents_are_refused_before_they_are_followed() {
@@ -48,7 +48,7 @@ fn deep_documents_are_refused_before_they_are_followed() {
 fn kept_text_is_followed_no_deeper_than_a_document() {
     // Stored text can come from elsewhere: serde_json keeps text of any depth.
     let raw: Box<RawValue> = serde_json::from_str(&nested("[", 60_000, "]")).unwrap();
-    let error = json::from_raw::<Endless>(&raw).unwrap_err();
+    let error = json::from_raw::<EndlessList>(&raw).unwrap_err();
     assert_eq!(error.message, "nested deeper than 100 levels");
     let error = json::from_raw::<serde_json::Value>(&raw).unwrap_err();
     assert_eq!(error.message, "nested deeper than 100 levels");

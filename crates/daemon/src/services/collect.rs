@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
-use cni_runtime::{ConfigFolder, Known, Presence, Removal, Runtime};
+use cni_runtime::{ConfigFolder, KnownAttachment, Presence, Removal, Runtime};
 use kernel::living::Census;
 use state::Index;
 
@@ -179,7 +179,7 @@ impl Service {
     }
 }
 
-fn is_left_behind(known: &Known) -> bool {
+fn is_left_behind(known: &KnownAttachment) -> bool {
     if known.presence != Presence::Gone {
         return false;
     }
@@ -194,7 +194,7 @@ fn is_left_behind(known: &Known) -> bool {
 
 fn remove(
     runtime: &Runtime<'_>,
-    known: &Known,
+    known: &KnownAttachment,
     roots: &state::Roots,
     flags: &Flags,
 ) -> Result<Removal, cni::Error> {

@@ -30,7 +30,7 @@ mod tend;
 
 use std::sync::Arc;
 
-use cluster_ipam::store::{Store, Sure};
+use cluster_ipam::store::{Store, SureStore};
 use cluster_ipam::{Node, Settings, reclaim};
 use node_api::inbox;
 use tokio::runtime::Handle;
@@ -99,11 +99,11 @@ async fn store(flags: &Flags) -> Result<Arc<dyn Store>, Stop> {
     Ok(match &flags.records {
         Records::Etcd(endpoints) => {
             let store = etcd::Etcd::new(endpoints, &flags.etcd_files, handle).map_err(failed)?;
-            Arc::new(Sure::new(store, ATTEMPTS))
+            Arc::new(SureStore::new(store, ATTEMPTS))
         }
         Records::Kubernetes => {
             let store = objects::Objects::new(flags.kubeconfig.as_deref(), handle).await;
-            Arc::new(Sure::new(store.map_err(failed)?, ATTEMPTS))
+            Arc::new(SureStore::new(store.map_err(failed)?, ATTEMPTS))
         }
     })
 }

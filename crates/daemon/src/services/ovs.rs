@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ovsdb::vswitch::DATABASE;
-use ovsdb::{Client, Keys, Limits, MonitorRequest, OvsdbError, Remote, Select};
+use ovsdb::{Client, Keys, Limits, MonitorRequest, MonitorSelect, OvsdbError, Remote};
 
 use super::Stop;
 use super::setup::failed;
@@ -121,7 +121,7 @@ fn follow(database: &Database, bell: &Bell) -> OvsdbError {
     let work = || -> Result<(), OvsdbError> {
         let until = || Instant::now() + TIMEOUT;
         let mut client = Client::connect(remote, Limits::default(), until())?;
-        let select = Select::CHANGES;
+        let select = MonitorSelect::CHANGES;
         let requests = [
             MonitorRequest { table: "Bridge", columns: &["name", "ports"], select },
             MonitorRequest { table: "Port", columns: &["name", "tag", "trunks"], select },

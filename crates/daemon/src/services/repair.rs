@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use cni::{AttachmentKey, Error};
-use cni_runtime::{Apart, Known, Presence, Repairs};
+use cni_runtime::{KnownAttachment, Presence, RepairObstacle, Repairs};
 use kernel::events::{Event, Listener};
 use plugins::shared::shared_object;
 use state::Index;
@@ -194,7 +194,7 @@ impl Service {
                 let is_there = match known.apart(&self.node.roots) {
                     None => known.presence == Presence::Alive,
                     // The driver's record says where the container is.
-                    Some(Apart::Dockers) => known.presence != Presence::Gone,
+                    Some(RepairObstacle::Dockers) => known.presence != Presence::Gone,
                     Some(_) => false,
                 };
                 if !is_there {
@@ -273,7 +273,7 @@ impl Service {
     fn look_after_damaged(
         &mut self,
         runtime: &cni_runtime::Runtime<'_>,
-        known: &Known,
+        known: &KnownAttachment,
         damage: &str,
     ) -> bool {
         let (key, now) = (&known.key, Instant::now());
@@ -284,7 +284,7 @@ impl Service {
             return self.cannot(key, damage) == Remainder::New;
         }
         let written = self.remembered.write_again(runtime, &self.node.roots, known);
-        let known = match written.map(Option::<&Known>::cloned) {
+        let known = match written.map(Option::<&KnownAttachment>::cloned) {
             Ok(Some(known)) => known,
             Ok(None) => return self.cannot(key, damage) == Remainder::New,
             Err(error) => return self.cannot(key, &format!("{damage}; {error}")) == Remainder::New,
@@ -300,7 +300,7 @@ impl Service {
 
     /// Repairs an attachment, unless another program keeps changing it, and logs the result. Says
     /// whether to look again soon.
-    fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
+    fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &KnownAttachment) -> bool {
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {
             return true;
@@ -332,10 +332,10 @@ impl Service {
     fn repair(
         &self,
         runtime: &cni_runtime::Runtime<'_>,
-        known: &Known,
+        known: &KnownAttachment,
     ) -> Result<Option<Repairs>, Error> {
         let Some(cached) = &known.cached else { return Ok(None) };
-        if known.apart(&self.node.roots) == Some(Apart::Dockers) {
+        if known.apart(&self.node.roots) == Some(RepairObstacle::Dockers) {
             return self.dockers.repair(runtime, known, Node::deadline());
         }
         let list = cached.list()?;

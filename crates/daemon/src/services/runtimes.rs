@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::config::{Collect, Repair};
-use cni_invoke::{Exec, Executor, Mixed, REQUIRE_TRUSTED_PLUGINS, distrust};
+use cni_invoke::{Exec, Executor, MixedExecutor, REQUIRE_TRUSTED_PLUGINS, distrust};
 use cni_runtime::{Cache, Runtime};
 use ovsdb::Keys;
 use plugins::Builtins;
@@ -111,7 +111,7 @@ impl Node {
         let exec = Exec::new(process.environment.iter().cloned())
             .refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
         let executor: Arc<dyn Executor> =
-            match Mixed::in_place_of(&netwright, builtins, exec.clone()) {
+            match MixedExecutor::in_place_of(&netwright, builtins, exec.clone()) {
                 Ok(mixed) => Arc::new(mixed),
                 Err(_) => Arc::new(exec),
             };

@@ -295,7 +295,7 @@ fn rights_are_what_is_asked_for() {
     let n1 = cluster.daemon("n1", &["--lease", "1s"]);
     wait_for("the other's blocks", || cluster.blocks("n2").is_empty().then_some(()));
     let asked = || -> BTreeSet<(String, String, String)> {
-        let own = |asked: testkit::kube::Asked| (asked.group, asked.resource, asked.verb);
+        let own = |asked: testkit::kube::LoggedRequest| (asked.group, asked.resource, asked.verb);
         cluster.api.asked().into_iter().map(own).collect()
     };
     let mut allowed = BTreeSet::new();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use testkit::{Lab, Place, Running, reference, wait_until};
+use testkit::{Lab, Place, RunningProgram, reference, wait_until};
 
 /// A bus that permits every client everything and starts no services.
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -30,13 +30,13 @@ fn deployed(path: &str) -> PathBuf {
 }
 
 /// Starts a program that sees the links of its namespace in `/sys`.
-fn start(at: &impl Place, command: &str) -> Running {
+fn start(at: &impl Place, command: &str) -> RunningProgram {
     let script = format!("{OWN_SYS} && exec {command}");
     at.start("unshare", &["--mount", "--propagation", "private", "sh", "-c", &script])
 }
 
 /// A bus for a lab, which ends after the programs that use it.
-fn bus(lab: &Lab) -> Running {
+fn bus(lab: &Lab) -> RunningProgram {
     lab.sh("mkdir -p /run/dbus");
     let config = lab.dir().join("bus.xml");
     fs::write(&config, BUS).unwrap();
@@ -50,8 +50,8 @@ fn bus(lab: &Lab) -> Running {
 pub(crate) struct NetworkManager<'l, P> {
     lab: &'l Lab,
     at: &'l P,
-    _bus: Running,
-    _daemon: Running,
+    _bus: RunningProgram,
+    _daemon: RunningProgram,
 }
 
 impl<'l, P: Place> NetworkManager<'l, P> {
@@ -132,8 +132,8 @@ pub(crate) struct Networkd<'l, P> {
     lab: &'l Lab,
     at: &'l P,
     log: PathBuf,
-    daemon: Option<Running>,
-    _bus: Running,
+    daemon: Option<RunningProgram>,
+    _bus: RunningProgram,
 }
 
 impl<'l, P: Place> Networkd<'l, P> {

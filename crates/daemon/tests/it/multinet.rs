@@ -16,7 +16,7 @@ use node_api::multinet::{
 };
 use node_api::{Message, inbox};
 use serde_json::json;
-use testkit::kube::Asked;
+use testkit::kube::LoggedRequest;
 use testkit::{Place as _, wait_for};
 
 use rig::{Cluster, pod, sandbox};
@@ -120,7 +120,7 @@ fn a_kubeconfig_that_changes_is_read_again() {
     assert_eq!(cluster.planned("p", &uid).uid, uid);
     for kind in ["pods", "network-attachment-definitions"] {
         cluster.api.wait_until("a watch of each kind", |api| {
-            let is_it = |asked: &Asked| {
+            let is_it = |asked: &LoggedRequest| {
                 asked.verb == "watch" && asked.resource == kind && asked.code == 200
             };
             api.asked().iter().any(is_it)
@@ -514,7 +514,7 @@ fn a_server_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     };
     assert!(!mtu());
     wait_for("the watches", || {
-        let watches = |asked: &testkit::kube::Asked| asked.verb == "watch";
+        let watches = |asked: &testkit::kube::LoggedRequest| asked.verb == "watch";
         (2 <= cluster.api.asked().iter().filter(|asked| watches(asked)).count()).then_some(())
     });
     let url = cluster.api.url();

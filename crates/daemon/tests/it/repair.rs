@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cni::NetworkList;
-use cni_invoke::{Exec, Mixed};
+use cni_invoke::{Exec, MixedExecutor};
 use cni_runtime::{Attachment, Cache, Runtime};
 use plugins::Builtins;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ impl Host {
         let cache = node.dir("cache");
         let builtins = Builtins { roots: node.roots.clone(), build: "test" };
         let exec = Exec::new(std::env::vars_os());
-        let mixed = Mixed::new(builtins, exec).unwrap();
+        let mixed = MixedExecutor::new(builtins, exec).unwrap();
         let runtime = Runtime::new([node.bin()], Arc::new(mixed)).with_cache(Cache::new(&cache));
         Host { node, cache, runtime }
     }

@@ -55,14 +55,14 @@ pub struct Transmit {
     /// The destination address, port 67.
     pub to: Ipv4Addr,
     /// How to send it.
-    pub how: How,
+    pub how: Delivery,
     /// What it is, for logs.
     pub kind: MessageKind,
 }
 
 /// How to send a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum Delivery {
     /// As a broadcast frame, from a raw socket: there may be no address or no route yet.
     Broadcast,
     /// To one host, through the namespace's own IP stack. If it no longer has one (the

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::exchange::{Exchange, Renewal};
-use super::held::Held;
+use super::held::HeldLease;
 use super::{Action, Config, FailReason, Lease, LostReason, SavedLease};
 use crate::random::Random;
 use crate::setback::Setbacks;
@@ -64,7 +64,7 @@ pub(super) enum Phase {
     Init { until: Timestamp },
     Selecting(Exchange),
     Requesting(Exchange, Offer),
-    Probing(Box<Probing>),
+    Probing(Box<Probe>),
     Bound,
     Renewing(Renewal),
     Rebinding(Renewal),
@@ -81,7 +81,7 @@ pub(super) struct Offer {
 
 /// An address that is examined.
 #[derive(Debug)]
-pub(super) struct Probing {
+pub(super) struct Probe {
     pub(super) lease: Lease,
     pub(super) sent: u32,
     pub(super) next: Timestamp,
@@ -103,7 +103,7 @@ pub(super) struct Search {
 
 /// Announcements still to send.
 #[derive(Debug)]
-pub(super) struct Announcing {
+pub(super) struct Announcements {
     pub(super) left: u32,
     pub(super) next: Timestamp,
 }
@@ -115,9 +115,9 @@ pub struct Client {
     pub(super) random: Random,
     pub(super) actions: VecDeque<Action>,
     pub(super) phase: Phase,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldLease>,
     pub(super) search: Search,
-    pub(super) announcing: Option<Announcing>,
+    pub(super) announcing: Option<Announcements>,
     /// When the address in use was last defended.
     pub(super) defended: Option<Timestamp>,
 }

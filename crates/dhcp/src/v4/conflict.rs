@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::client::{Announcing, Phase};
+use super::client::{Announcements, Phase};
 use super::{Action, Client, Defence, FailReason, LostReason};
 use crate::frame::{ArpOperation, ArpPacket};
 use crate::{MacAddr, Now};
@@ -93,7 +93,7 @@ impl Client {
         let announcements = timing.announcements;
         let lease = probing.lease.clone();
         self.bind(lease, now);
-        self.announcing = Some(Announcing { left: announcements, next: now.at });
+        self.announcing = Some(Announcements { left: announcements, next: now.at });
         self.announce_if_due(now);
     }
 

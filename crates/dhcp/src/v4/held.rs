@@ -15,7 +15,7 @@ const MAX_FUZZ: Duration = Duration::from_secs(60);
 
 /// The lease in use, and its times on the clock since boot. No times if it lasts for ever.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLease {
     pub(super) lease: Lease,
     times: Option<Times>,
 }
@@ -102,14 +102,14 @@ impl Client {
         self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
     }
 
-    fn hold(&mut self, lease: Lease, now: Timestamp, age: Duration) -> Held {
+    fn hold(&mut self, lease: Lease, now: Timestamp, age: Duration) -> HeldLease {
         let at = |after: u32| now + Duration::from_secs(u64::from(after)).saturating_sub(age);
         let times = lease.lease_s.map(|lease_s| {
             let t1 = Duration::from_secs(u64::from(lease.t1_s));
             let fuzz = self.random.up_to((t1 / FUZZ_DIVISOR).min(MAX_FUZZ));
             Times { t1: at(lease.t1_s) - fuzz, t2: at(lease.t2_s) - fuzz, expires: at(lease_s) }
         });
-        Held { lease, times }
+        HeldLease { lease, times }
     }
 
     /// Returns when a lease was obtained that was requested at `asked`.

@@ -116,7 +116,7 @@ pub(super) struct Message {
 
 /// Not a DHCP message for an Ethernet client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedMessage;
 
 impl Message {
     pub(super) fn option(&self, code: u8) -> Option<&[u8]> {
@@ -128,16 +128,17 @@ impl Message {
         Kind::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    pub(super) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
-        let fixed = payload.get(..OPTIONS).ok_or(Malformed)?;
+    pub(super) fn parse(payload: &[u8]) -> Result<Self, MalformedMessage> {
+        let fixed = payload.get(..OPTIONS).ok_or(MalformedMessage)?;
         let op = match fixed[..3] {
             [1, 1, 6] => Op::Request,
             [2, 1, 6] => Op::Reply,
-            _ => return Err(Malformed),
+            _ => return Err(MalformedMessage),
         };
-        let field = |at: usize| <[u8; 4]>::try_from(&fixed[at..at + 4]).map_err(|_| Malformed);
+        let field =
+            |at: usize| <[u8; 4]>::try_from(&fixed[at..at + 4]).map_err(|_| MalformedMessage);
         let [secs_high, secs_low, flags, _] = field(8)?;
-        let field_options = payload[OPTIONS..].strip_prefix(&MAGIC).ok_or(Malformed)?;
+        let field_options = payload[OPTIONS..].strip_prefix(&MAGIC).ok_or(MalformedMessage)?;
         Ok(Message {
             op,
             xid: u32::from_be_bytes(field(4)?),
@@ -145,7 +146,7 @@ impl Message {
             broadcast: flags & 0x80 != 0,
             ciaddr: Ipv4Addr::from(field(12)?),
             yiaddr: Ipv4Addr::from(field(16)?),
-            mac: MacAddr(fixed[28..34].try_into().map_err(|_| Malformed)?),
+            mac: MacAddr(fixed[28..34].try_into().map_err(|_| MalformedMessage)?),
             options: read_options(field_options, &fixed[FILE..OPTIONS], &fixed[SNAME..FILE])?,
         })
     }
@@ -195,7 +196,11 @@ fn write_option(payload: &mut Vec<u8>, option: &RawOption) {
 
 /// The options of all fields that contain some, in the order in which RFC 3396 §5 joins them: the
 /// options field, `file`, `sname`.
-fn read_options(field: &[u8], file: &[u8], sname: &[u8]) -> Result<Vec<RawOption>, Malformed> {
+fn read_options(
+    field: &[u8],
+    file: &[u8],
+    sname: &[u8],
+) -> Result<Vec<RawOption>, MalformedMessage> {
     let mut options = Vec::new();
     read_field(field, &mut options)?;
     // RFC 2132 §9.3. Within the other two fields it means nothing.
@@ -205,7 +210,7 @@ fn read_options(field: &[u8], file: &[u8], sname: &[u8]) -> Result<Vec<RawOption
         Some([1]) => (true, false),
         Some([2]) => (false, true),
         Some([3]) => (true, true),
-        Some(_) => return Err(Malformed),
+        Some(_) => return Err(MalformedMessage),
     };
     if file_too {
         read_field(file, &mut options)?;
@@ -217,16 +222,16 @@ fn read_options(field: &[u8], file: &[u8], sname: &[u8]) -> Result<Vec<RawOption
 }
 
 /// The options of one field. A field may lack its end, but no option may.
-fn read_field(field: &[u8], options: &mut Vec<RawOption>) -> Result<(), Malformed> {
+fn read_field(field: &[u8], options: &mut Vec<RawOption>) -> Result<(), MalformedMessage> {
     let mut rest = field;
     while let [code, after @ ..] = rest {
         match *code {
             code::PAD => rest = after,
             code::END => break,
             code => {
-                let [length, after @ ..] = after else { return Err(Malformed) };
+                let [length, after @ ..] = after else { return Err(MalformedMessage) };
                 let (value, after) =
-                    after.split_at_checked(usize::from(*length)).ok_or(Malformed)?;
+                    after.split_at_checked(usize::from(*length)).ok_or(MalformedMessage)?;
                 match options.iter_mut().find(|option| option.code == code) {
                     Some(option) => option.value.extend_from_slice(value),
                     None => options.push(RawOption::new(code, value)),

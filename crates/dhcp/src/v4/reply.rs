@@ -1,16 +1,21 @@
 //! Replies: which are accepted, and what they change.
 
-use super::client::{Offer, Phase, Probing};
+use super::client::{Offer, Phase, Probe};
 use super::message::{Kind, Message, Op, code};
-use super::terms::{self, Unusable};
+use super::terms::{self, TermsError};
 use super::{Client, FailReason, Lease, LostReason};
-use crate::{Ignored, MacAddr, Now, Received, Timestamp};
+use crate::{IgnoreReason, MacAddr, Now, ReceiveOutcome, Timestamp};
 
 impl Client {
     /// Handles a UDP payload to port 68, in a frame from `source` if that is known. Its content may
     /// be anything: a payload that is not for this client, or does not answer its last request,
     /// does nothing. The return value is for logs.
-    pub fn on_packet(&mut self, now: Now, payload: &[u8], source: Option<MacAddr>) -> Received {
+    pub fn on_packet(
+        &mut self,
+        now: Now,
+        payload: &[u8],
+        source: Option<MacAddr>,
+    ) -> ReceiveOutcome {
         // A reply that arrives after the lease has expired renews nothing, whether or not the timer
         // was first.
         self.expire(now);
@@ -22,18 +27,18 @@ impl Client {
         now: Now,
         payload: &[u8],
         source: Option<MacAddr>,
-    ) -> Result<(), Ignored> {
-        let reply = Message::parse(payload).map_err(|_| Ignored::Malformed)?;
+    ) -> Result<(), IgnoreReason> {
+        let reply = Message::parse(payload).map_err(|_| IgnoreReason::Malformed)?;
         let kind = match (reply.op, reply.kind()) {
             (Op::Reply, Some(kind @ (Kind::Offer | Kind::Ack | Kind::Nak))) => kind,
-            _ => return Err(Ignored::NotAReply),
+            _ => return Err(IgnoreReason::NotAReply),
         };
         // RFC 6842: servers return the client identifier; servers older than it did not.
         let returned = reply.option(code::CLIENT_ID);
         if reply.mac != self.config.mac
             || returned.is_some_and(|returned| Some(returned) != self.client_id().as_deref())
         {
-            return Err(Ignored::OtherClient);
+            return Err(IgnoreReason::OtherClient);
         }
         let xid = match &self.phase {
             Phase::Selecting(exchange)
@@ -41,15 +46,15 @@ impl Client {
             | Phase::Rebooting(exchange) => exchange.xid,
             Phase::Renewing(renewal) | Phase::Rebinding(renewal) => renewal.xid,
             Phase::Init { .. } | Phase::Probing(_) | Phase::Bound | Phase::Ended => {
-                return Err(Ignored::NotAwaited);
+                return Err(IgnoreReason::NotAwaited);
             }
         };
         if reply.xid != xid {
-            return Err(Ignored::NotAwaited);
+            return Err(IgnoreReason::NotAwaited);
         }
         match (&self.phase, kind) {
             (Phase::Selecting(_), Kind::Offer) => self.on_offer(now, &reply),
-            (Phase::Selecting(_), _) | (_, Kind::Offer) => Err(Ignored::NotAwaited),
+            (Phase::Selecting(_), _) | (_, Kind::Offer) => Err(IgnoreReason::NotAwaited),
             (Phase::Requesting(..), Kind::Nak) => self.on_refusal(now, &reply),
             (Phase::Requesting(..), _) => self.on_grant(now, &reply, source),
             (_, Kind::Nak) => self.on_withdrawal(now, &reply),
@@ -58,11 +63,11 @@ impl Client {
     }
 
     /// The first usable offer is accepted: containers wait.
-    fn on_offer(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
-        let Phase::Selecting(exchange) = &self.phase else { return Err(Ignored::NotAwaited) };
-        let server = terms::server(reply).ok_or(Ignored::Unusable)?;
+    fn on_offer(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
+        let Phase::Selecting(exchange) = &self.phase else { return Err(IgnoreReason::NotAwaited) };
+        let server = terms::server(reply).ok_or(IgnoreReason::Unusable)?;
         if !terms::is_host(reply.yiaddr) {
-            return Err(Ignored::Unusable);
+            return Err(IgnoreReason::Unusable);
         }
         let offer = Offer { address: reply.yiaddr, server };
         self.phase = Phase::Requesting(exchange.follow(now.at), offer);
@@ -76,20 +81,20 @@ impl Client {
         now: Now,
         reply: &Message,
         source: Option<MacAddr>,
-    ) -> Result<(), Ignored> {
+    ) -> Result<(), IgnoreReason> {
         let Phase::Requesting(exchange, offer) = &self.phase else {
-            return Err(Ignored::NotAwaited);
+            return Err(IgnoreReason::NotAwaited);
         };
         let (asked, offer) = (exchange.first, *offer);
         if terms::server(reply) != Some(offer.server) {
-            return Err(Ignored::OtherServer);
+            return Err(IgnoreReason::OtherServer);
         }
         if reply.yiaddr != offer.address {
-            return Err(Ignored::Unusable);
+            return Err(IgnoreReason::Unusable);
         }
         match terms::lease(reply, source, self.moment(asked, now), None) {
             Ok(lease) => self.examine(lease, now),
-            Err(Unusable::SubnetMask) => {
+            Err(TermsError::SubnetMask) => {
                 self.send_release();
                 let reason = FailReason::NoSubnetMask { server: offer.server };
                 if self.is_first_search() {
@@ -99,17 +104,17 @@ impl Client {
                     self.restart(wait, now);
                 }
             }
-            Err(_) => return Err(Ignored::Unusable),
+            Err(_) => return Err(IgnoreReason::Unusable),
         }
         Ok(())
     }
 
     /// DHCPNAK for an offer.
-    fn on_refusal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
-        let Phase::Requesting(_, offer) = &self.phase else { return Err(Ignored::NotAwaited) };
+    fn on_refusal(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
+        let Phase::Requesting(_, offer) = &self.phase else { return Err(IgnoreReason::NotAwaited) };
         let server = offer.server;
         if terms::server(reply) != Some(server) {
-            return Err(Ignored::OtherServer);
+            return Err(IgnoreReason::OtherServer);
         }
         self.search.failure = FailReason::Refused { server };
         self.search.wanted = None;
@@ -124,10 +129,10 @@ impl Client {
         now: Now,
         reply: &Message,
         source: Option<MacAddr>,
-    ) -> Result<(), Ignored> {
-        let asked = self.asked().ok_or(Ignored::NotAwaited)?;
+    ) -> Result<(), IgnoreReason> {
+        let asked = self.asked().ok_or(IgnoreReason::NotAwaited)?;
         let renewed = terms::lease(reply, source, self.moment(asked, now), self.lease());
-        let lease = renewed.map_err(|_| Ignored::Unusable)?;
+        let lease = renewed.map_err(|_| IgnoreReason::Unusable)?;
         if self.lease().is_some_and(|held| held.address.addr() == lease.address.addr()) {
             self.bind(lease, now);
         } else {
@@ -141,11 +146,11 @@ impl Client {
 
     /// DHCPNAK for the lease in use. During renewal only the server that granted it may send one;
     /// otherwise any server was asked.
-    fn on_withdrawal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+    fn on_withdrawal(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
         let granted_by = self.lease().map(|lease| lease.server);
         let renewing = matches!(self.phase, Phase::Renewing(_));
         if renewing && terms::server(reply).is_some_and(|server| Some(server) != granted_by) {
-            return Err(Ignored::OtherServer);
+            return Err(IgnoreReason::OtherServer);
         }
         let wait = self.setback();
         self.lose(LostReason::Refused, wait, now);
@@ -157,7 +162,7 @@ impl Client {
         match &self.config.probe {
             Some(timing) => {
                 let next = now.at + self.random.up_to(timing.wait);
-                self.phase = Phase::Probing(Box::new(Probing { lease, sent: 0, next }));
+                self.phase = Phase::Probing(Box::new(Probe { lease, sent: 0, next }));
                 if next == now.at {
                     self.probe(now);
                 }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::client::Phase;
 use super::message::{Kind, Message, Op, code};
-use super::{Action, Client, How, MessageKind, RawOption, SavedLease, Transmit};
+use super::{Action, Client, Delivery, MessageKind, RawOption, SavedLease, Transmit};
 use crate::random::Random;
 use crate::{MacAddr, Now, Timestamp};
 
@@ -136,8 +136,8 @@ impl Client {
         to: Option<(Ipv4Addr, Option<MacAddr>)>,
     ) {
         let (to, how) = match to {
-            Some((server, hint)) => (server, How::Unicast { hint }),
-            None => (Ipv4Addr::BROADCAST, How::Broadcast),
+            Some((server, hint)) => (server, Delivery::Unicast { hint }),
+            None => (Ipv4Addr::BROADCAST, Delivery::Broadcast),
         };
         let payload = message.write();
         self.actions.push_back(Action::Send(Transmit { payload, from, to, how, kind }));
@@ -168,7 +168,7 @@ fn release(
         payload: message.write(),
         from: address,
         to,
-        how: How::Unicast { hint },
+        how: Delivery::Unicast { hint },
         kind: MessageKind::Release,
     }
 }

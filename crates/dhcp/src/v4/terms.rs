@@ -23,7 +23,7 @@ const MAX_ROUTES: usize = 512;
 
 /// Why a reply grants nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(super) enum TermsError {
     /// No server identifier (option 54) that is a host's address.
     Server,
     /// `yiaddr` is not a host's address.
@@ -54,20 +54,20 @@ pub(super) fn lease(
     source: Option<MacAddr>,
     obtained: Moment,
     previous: Option<&Lease>,
-) -> Result<Lease, Unusable> {
-    let server = server(reply).ok_or(Unusable::Server)?;
+) -> Result<Lease, TermsError> {
+    let server = server(reply).ok_or(TermsError::Server)?;
     if !is_host(reply.yiaddr) {
-        return Err(Unusable::Address);
+        return Err(TermsError::Address);
     }
     let length = prefix_length(reply)
         .or_else(|| {
             let previous = previous?.address;
             (previous.addr() == reply.yiaddr).then(|| previous.prefix_len())
         })
-        .ok_or(Unusable::SubnetMask)?;
-    let address = Ipv4Net::new(reply.yiaddr, length).map_err(|_| Unusable::SubnetMask)?;
+        .ok_or(TermsError::SubnetMask)?;
+    let address = Ipv4Net::new(reply.yiaddr, length).map_err(|_| TermsError::SubnetMask)?;
     let lease_s = match seconds(reply, code::LEASE_TIME) {
-        Some(0) => return Err(Unusable::LeaseTime),
+        Some(0) => return Err(TermsError::LeaseTime),
         Some(INFINITE) => None,
         Some(lease_s) => Some(lease_s),
         None => Some(DEFAULT_LEASE_S),

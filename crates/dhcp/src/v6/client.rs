@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use super::exchange::Exchange;
-use super::held::Held;
+use super::held::HeldLease;
 use super::{Action, Config, FailReason, Lease, LostReason, MessageKind, SavedLease};
 use crate::random::Random;
 use crate::setback::Setbacks;
@@ -103,7 +103,7 @@ pub struct Client {
     pub(super) random: Random,
     pub(super) actions: VecDeque<Action>,
     pub(super) phase: Phase,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldLease>,
     pub(super) search: Search,
     pub(super) sol_max_rt: Duration,
 }

@@ -10,7 +10,7 @@ use crate::{Moment, Now, Timestamp};
 
 /// The lease in use, and its times on the clock since boot. `None` means never.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLease {
     pub(super) lease: Lease,
     pub(super) t1: Option<Timestamp>,
     pub(super) t2: Option<Timestamp>,
@@ -101,11 +101,11 @@ impl Client {
 }
 
 /// Starts to hold a lease that was obtained `age` before `now`.
-fn hold(lease: Lease, now: Timestamp, age: Duration) -> Held {
+fn hold(lease: Lease, now: Timestamp, age: Duration) -> HeldLease {
     let at = |after: Option<u32>| {
         after.map(|after| now + Duration::from_secs(u64::from(after)).saturating_sub(age))
     };
-    Held {
+    HeldLease {
         t1: at(lease.t1_s),
         t2: at(lease.t2_s),
         ends: lease.addresses.iter().map(|address| at(address.valid_s)).collect(),

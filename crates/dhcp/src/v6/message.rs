@@ -77,14 +77,15 @@ pub(super) struct Message {
 
 /// Not a message between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedMessage;
 
 impl Message {
-    pub(super) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
-        let (head, options) = payload.split_at_checked(4).ok_or(Malformed)?;
-        let [number, a, b, c] = *head else { return Err(Malformed) };
-        let kind = Kind::ALL.into_iter().find(|kind| kind.number() == number).ok_or(Malformed)?;
-        let options = read_options(options).ok_or(Malformed)?;
+    pub(super) fn parse(payload: &[u8]) -> Result<Self, MalformedMessage> {
+        let (head, options) = payload.split_at_checked(4).ok_or(MalformedMessage)?;
+        let [number, a, b, c] = *head else { return Err(MalformedMessage) };
+        let kind =
+            Kind::ALL.into_iter().find(|kind| kind.number() == number).ok_or(MalformedMessage)?;
+        let options = read_options(options).ok_or(MalformedMessage)?;
         Ok(Message { kind, xid: u32::from_be_bytes([0, a, b, c]), options })
     }
 

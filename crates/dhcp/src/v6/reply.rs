@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::client::{Offer, Phase};
 use super::message::{Association, Kind, Message, Status, code};
 use super::{Client, FailReason, LostReason, terms};
-use crate::{Ignored, Now, Received};
+use crate::{IgnoreReason, Now, ReceiveOutcome};
 
 /// RFC 8415 §18.2.1: a server with this preference is not compared with others.
 const HIGHEST: u8 = 255;
@@ -18,30 +18,30 @@ impl Client {
     /// Handles a UDP payload to port 546. Its content may be anything: a payload that is not for
     /// this client, or does not answer its last request, does nothing. The return value is for
     /// logs.
-    pub fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+    pub fn on_packet(&mut self, now: Now, payload: &[u8]) -> ReceiveOutcome {
         // A reply that arrives after an address has expired no longer renews it, whether or not the
         // timer was first.
         self.expire(now);
         self.receive(now, payload).into()
     }
 
-    fn receive(&mut self, now: Now, payload: &[u8]) -> Result<(), Ignored> {
-        let reply = Message::parse(payload).map_err(|_| Ignored::Malformed)?;
+    fn receive(&mut self, now: Now, payload: &[u8]) -> Result<(), IgnoreReason> {
+        let reply = Message::parse(payload).map_err(|_| IgnoreReason::Malformed)?;
         if !matches!(reply.kind, Kind::Advertise | Kind::Reply) {
-            return Err(Ignored::NotAReply);
+            return Err(IgnoreReason::NotAReply);
         }
         // §16.3, §16.10: a reply must contain a server identifier, and the client's own.
         if reply.option(code::CLIENT_ID) != Some(self.config.duid.as_bytes()) {
-            return Err(Ignored::OtherClient);
+            return Err(IgnoreReason::OtherClient);
         }
-        let server = terms::server(&reply).ok_or(Ignored::Unusable)?;
+        let server = terms::server(&reply).ok_or(IgnoreReason::Unusable)?;
         if self.exchange().is_none_or(|exchange| exchange.xid != reply.xid) {
-            return Err(Ignored::NotAwaited);
+            return Err(IgnoreReason::NotAwaited);
         }
         if let Some(asked) = self.asked_server()
             && asked != server
         {
-            return Err(Ignored::OtherServer);
+            return Err(IgnoreReason::OtherServer);
         }
         match (&self.phase, reply.kind) {
             (Phase::Soliciting(..), Kind::Advertise) => self.on_advertise(now, &reply),
@@ -49,11 +49,11 @@ impl Client {
                 // §18.2.1: a client accepts an immediate reply only if it asked for one and the
                 // reply is marked as one.
                 if !self.config.rapid_commit || reply.option(code::RAPID_COMMIT).is_none() {
-                    return Err(Ignored::NotAwaited);
+                    return Err(IgnoreReason::NotAwaited);
                 }
                 self.on_grant(now, &reply)
             }
-            (_, Kind::Advertise) => Err(Ignored::NotAwaited),
+            (_, Kind::Advertise) => Err(IgnoreReason::NotAwaited),
             (Phase::Requesting(..), _) => self.on_grant(now, &reply),
             (Phase::Confirming(_), _) => self.on_confirmation(now, &reply),
             (Phase::Renewing(_) | Phase::Rebinding(_), _) => self.on_renewal(now, &reply),
@@ -69,7 +69,7 @@ impl Client {
                 self.end();
                 Ok(())
             }
-            (Phase::Init { .. } | Phase::Bound | Phase::Ended, _) => Err(Ignored::NotAwaited),
+            (Phase::Init { .. } | Phase::Bound | Phase::Ended, _) => Err(IgnoreReason::NotAwaited),
         }
     }
 
@@ -85,11 +85,12 @@ impl Client {
     }
 
     /// §18.2.9.
-    fn on_advertise(&mut self, now: Now, advertise: &Message) -> Result<(), Ignored> {
+    fn on_advertise(&mut self, now: Now, advertise: &Message) -> Result<(), IgnoreReason> {
         // Even from a server that has no addresses.
         self.take_sol_max_rt(advertise);
         let association = terms::association(advertise, self.config.iaid);
-        let status = terms::status(advertise, association.as_ref()).ok_or(Ignored::Unusable)?;
+        let status =
+            terms::status(advertise, association.as_ref()).ok_or(IgnoreReason::Unusable)?;
         let addresses: Vec<_> = match association {
             Some(association) if status.code == Status::SUCCESS => association
                 .addresses
@@ -101,14 +102,14 @@ impl Client {
         };
         if addresses.is_empty() {
             self.note(status);
-            return Err(Ignored::Unusable);
+            return Err(IgnoreReason::Unusable);
         }
-        let server = terms::server(advertise).ok_or(Ignored::Unusable)?.to_vec();
+        let server = terms::server(advertise).ok_or(IgnoreReason::Unusable)?.to_vec();
         let preference = terms::preference(advertise);
         let offer = Offer { server, addresses, preference };
         let first_offer = self.config.first_offer;
         let Phase::Soliciting(exchange, best) = &mut self.phase else {
-            return Err(Ignored::NotAwaited);
+            return Err(IgnoreReason::NotAwaited);
         };
         // §18.2.1: after the first wait, the first advertisement is accepted.
         if preference == HIGHEST || first_offer || 1 < exchange.sent {
@@ -121,10 +122,10 @@ impl Client {
 
     /// REPLY with the first addresses, or with those for a binding that the server had lost
     /// (§18.2.10.1).
-    fn on_grant(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+    fn on_grant(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
         self.take_sol_max_rt(reply);
         let association = terms::association(reply, self.config.iaid);
-        let status = terms::status(reply, association.as_ref()).ok_or(Ignored::Unusable)?;
+        let status = terms::status(reply, association.as_ref()).ok_or(IgnoreReason::Unusable)?;
         if let Some(association) = association.filter(|_| status.code == Status::SUCCESS)
             && self.update(now, reply, &association)
         {
@@ -135,7 +136,7 @@ impl Client {
         match code {
             Status::SUCCESS | Status::NO_ADDRESSES | Status::NO_BINDING | Status::NOT_ON_LINK => {}
             // UnspecFail and unknown codes: the message is resent as if no reply had come.
-            _ => return Err(Ignored::Unusable),
+            _ => return Err(IgnoreReason::Unusable),
         }
         let wait = self.setback();
         match (code, self.held.is_some()) {
@@ -148,23 +149,23 @@ impl Client {
     }
 
     /// REPLY to CONFIRM (§18.2.10.2): on the link or not; it contains nothing else.
-    fn on_confirmation(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
-        match terms::status(reply, None).ok_or(Ignored::Unusable)?.code {
+    fn on_confirmation(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
+        match terms::status(reply, None).ok_or(IgnoreReason::Unusable)?.code {
             Status::SUCCESS => self.resume(now),
             Status::NOT_ON_LINK => {
                 let wait = self.setback();
                 self.lose(LostReason::Refused, wait, now);
             }
-            _ => return Err(Ignored::Unusable),
+            _ => return Err(IgnoreReason::Unusable),
         }
         Ok(())
     }
 
     /// REPLY to RENEW or REBIND (§18.2.10.1).
-    fn on_renewal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
+    fn on_renewal(&mut self, now: Now, reply: &Message) -> Result<(), IgnoreReason> {
         self.take_sol_max_rt(reply);
         let association = terms::association(reply, self.config.iaid);
-        let status = terms::status(reply, association.as_ref()).ok_or(Ignored::Unusable)?;
+        let status = terms::status(reply, association.as_ref()).ok_or(IgnoreReason::Unusable)?;
         match (status.code, association) {
             (Status::SUCCESS, Some(association)) if !association.addresses.is_empty() => {
                 if !self.update(now, reply, &association) {
@@ -174,7 +175,7 @@ impl Client {
             }
             // The server has lost the binding: it is asked to bind what is in use.
             (Status::NO_BINDING, _) => {
-                let server = terms::server(reply).ok_or(Ignored::Unusable)?.to_vec();
+                let server = terms::server(reply).ok_or(IgnoreReason::Unusable)?.to_vec();
                 let held = self.lease().map(|lease| lease.addresses.as_slice());
                 let addresses =
                     held.unwrap_or_default().iter().map(|address| address.address).collect();
@@ -185,7 +186,7 @@ impl Client {
                 self.lose(LostReason::Refused, wait, now);
             }
             // No addresses, no association, some failure: renewing continues.
-            _ => return Err(Ignored::Unusable),
+            _ => return Err(IgnoreReason::Unusable),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use netwright_dhcp::{MacAddr, Now, Received, Timestamp, UnixTime};
+use netwright_dhcp::{MacAddr, Now, ReceiveOutcome, Timestamp, UnixTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -36,21 +36,21 @@ pub(crate) trait Machine: Sized {
     type Action: Debug;
     type Transmit: Clone + Debug;
     type Lease: Clone + Debug + PartialEq;
-    type Saved: Serialize + DeserializeOwned;
+    type SavedLease: Serialize + DeserializeOwned;
 
     fn begin(config: Self::Config, start: Self::Start, now: Now, seed: u64) -> Self;
-    fn start(saved: Option<Self::Saved>) -> Self::Start;
+    fn start(saved: Option<Self::SavedLease>) -> Self::Start;
     fn poll_action(&mut self) -> Option<Self::Action>;
     fn next_deadline(&self) -> Option<Timestamp>;
     fn on_timer(&mut self, now: Now);
     fn on_carrier(&mut self, now: Now);
     fn renew(&mut self, now: Now);
     /// A packet arrives, from [`SERVER_MAC`] where that matters.
-    fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received;
+    fn on_packet(&mut self, now: Now, payload: &[u8]) -> ReceiveOutcome;
     fn lease(&self) -> Option<&Self::Lease>;
-    fn saved(&self) -> Option<Self::Saved>;
+    fn saved(&self) -> Option<Self::SavedLease>;
 
-    fn wants(action: &Self::Action) -> Wants<'_, Self>;
+    fn wants(action: &Self::Action) -> BenchAction<'_, Self>;
     fn payload(transmit: &Self::Transmit) -> &[u8];
     /// An action in one line.
     fn short(action: &Self::Action) -> String;
@@ -58,7 +58,7 @@ pub(crate) trait Machine: Sized {
 
 /// An action in the form that both families have.
 #[derive(Debug)]
-pub(crate) enum Wants<'a, C: Machine> {
+pub(crate) enum BenchAction<'a, C: Machine> {
     Send(&'a C::Transmit),
     Configure(&'a C::Lease, Option<&'a C::Lease>),
     Deconfigure(&'a C::Lease),
@@ -74,12 +74,12 @@ macro_rules! machine {
             type Action = netwright_dhcp::$family::Action;
             type Transmit = netwright_dhcp::$family::Transmit;
             type Lease = netwright_dhcp::$family::Lease;
-            type Saved = netwright_dhcp::$family::SavedLease;
+            type SavedLease = netwright_dhcp::$family::SavedLease;
 
             fn begin(config: Self::Config, start: Self::Start, now: netwright_dhcp::Now, seed: u64) -> Self {
                 Self::new(config, start, now, seed)
             }
-            fn start(saved: Option<Self::Saved>) -> Self::Start {
+            fn start(saved: Option<Self::SavedLease>) -> Self::Start {
                 use netwright_dhcp::$family::Start;
                 saved.map_or(Start::Fresh, |saved| Start::Reboot(Box::new(saved)))
             }
@@ -101,18 +101,18 @@ macro_rules! machine {
             fn lease(&self) -> Option<&Self::Lease> {
                 Self::lease(self)
             }
-            fn saved(&self) -> Option<Self::Saved> {
+            fn saved(&self) -> Option<Self::SavedLease> {
                 Self::saved(self)
             }
-            fn wants(action: &Self::Action) -> $crate::bench::Wants<'_, Self> {
-                use $crate::bench::Wants;
+            fn wants(action: &Self::Action) -> $crate::bench::BenchAction<'_, Self> {
+                use $crate::bench::BenchAction;
                 match action {
-                    netwright_dhcp::$family::Action::Send(transmit) => Wants::Send(transmit),
+                    netwright_dhcp::$family::Action::Send(transmit) => BenchAction::Send(transmit),
                     netwright_dhcp::$family::Action::Configure { lease, previous } => {
-                        Wants::Configure(lease.as_ref(), previous.as_deref())
+                        BenchAction::Configure(lease.as_ref(), previous.as_deref())
                     }
-                    netwright_dhcp::$family::Action::Deconfigure { lease, .. } => Wants::Deconfigure(lease.as_ref()),
-                    _ => Wants::Other,
+                    netwright_dhcp::$family::Action::Deconfigure { lease, .. } => BenchAction::Deconfigure(lease.as_ref()),
+                    _ => BenchAction::Other,
                 }
             }
             fn payload(transmit: &Self::Transmit) -> &[u8] {
@@ -154,7 +154,7 @@ impl<C: Machine> Bench<C> {
 
     fn drain(&mut self) {
         while let Some(action) = self.client.poll_action() {
-            if let Wants::Send(transmit) = C::wants(&action) {
+            if let BenchAction::Send(transmit) = C::wants(&action) {
                 self.sent = Some(transmit.clone());
             }
             self.actions.push(action);
@@ -166,7 +166,7 @@ impl<C: Machine> Bench<C> {
         C::payload(self.sent.as_ref().unwrap()).to_vec()
     }
 
-    pub(crate) fn packet(&mut self, payload: &[u8]) -> Received {
+    pub(crate) fn packet(&mut self, payload: &[u8]) -> ReceiveOutcome {
         let received = self.client.on_packet(self.now(), payload);
         self.drain();
         received
@@ -216,7 +216,7 @@ impl<C: Machine> Bench<C> {
         self.client.lease().unwrap()
     }
 
-    pub(crate) fn saved(&self) -> Box<C::Saved> {
+    pub(crate) fn saved(&self) -> Box<C::SavedLease> {
         Box::new(self.client.saved().unwrap())
     }
 }

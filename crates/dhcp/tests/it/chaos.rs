@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 use netwright_dhcp::Now;
 
-use crate::bench::{BOOT, Machine, Wants, at};
+use crate::bench::{BOOT, BenchAction, Machine, at};
 use crate::chance::Chance;
 
 /// The longest delay of a packet.
@@ -118,7 +118,7 @@ impl<F: Family> World<F> {
         while let Some(action) = self.client.poll_action() {
             let in_use = self.configured.as_ref();
             match F::Client::wants(&action) {
-                Wants::Send(transmit) => {
+                BenchAction::Send(transmit) => {
                     self.sent += 1;
                     self.family.check_sent(transmit, in_use);
                     for number in 0..self.servers.len() {
@@ -127,7 +127,7 @@ impl<F: Family> World<F> {
                         }
                     }
                 }
-                Wants::Configure(lease, previous) => {
+                BenchAction::Configure(lease, previous) => {
                     assert_eq!(previous, in_use);
                     self.bound += 1;
                     self.configured = Some(lease.clone());
@@ -135,12 +135,12 @@ impl<F: Family> World<F> {
                     let saved = self.client.saved();
                     self.saved = saved.map(|saved| serde_json::to_string(&saved).unwrap());
                 }
-                Wants::Deconfigure(lease) => {
+                BenchAction::Deconfigure(lease) => {
                     assert_eq!(Some(lease), in_use);
                     self.configured = None;
                     self.saved = None;
                 }
-                Wants::Other => self.family.check_other(&action, in_use),
+                BenchAction::Other => self.family.check_other(&action, in_use),
             }
         }
         assert_eq!(self.client.lease(), self.configured.as_ref());

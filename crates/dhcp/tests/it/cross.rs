@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use dhcproto::{Decodable as _, Decoder, Encodable as _, v4 as p4, v6 as p6};
 use netwright_dhcp::frame::{ArpPacket, Checksums, UdpFrame, UdpPacket};
-use netwright_dhcp::{Received, v4, v6};
+use netwright_dhcp::{ReceiveOutcome, v4, v6};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire;
 
@@ -86,7 +86,7 @@ fn we_read_dhcprotos_v4_replies() {
     let mut bench = Bench::new(plain(), v4::Start::Fresh);
     bench.packet(&theirs(&bench.last(), p4::MessageType::Offer));
     let received = bench.packet(&theirs(&bench.last(), p4::MessageType::Ack));
-    assert_eq!(received, Received::Taken);
+    assert_eq!(received, ReceiveOutcome::Taken);
     let lease = bench.lease();
     assert_eq!(lease.address.to_string(), "192.0.2.50/24");
     assert_eq!((lease.lease_s, lease.t1_s, lease.t2_s), (Some(7200), 1000, 2000));
@@ -130,7 +130,7 @@ fn dhcproto_and_we_speak_v6() {
     ] {
         reply.opts_mut().insert(option);
     }
-    assert_eq!(bench.packet(&reply.to_vec().unwrap()), Received::Taken);
+    assert_eq!(bench.packet(&reply.to_vec().unwrap()), ReceiveOutcome::Taken);
     let lease = bench.lease();
     assert_eq!((lease.t1_s, lease.t2_s), (Some(1000), Some(2000)));
     assert_eq!(lease.addresses[0].valid_s, Some(7200));

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use netwright_dhcp::v4::{Action, Client, Config, How, MessageKind, Received, Start};
+use netwright_dhcp::v4::{Action, Client, Config, Delivery, MessageKind, ReceiveOutcome, Start};
 use netwright_dhcp::{MacAddr, Now};
 
 pub(crate) use crate::bench::*;
@@ -15,7 +15,7 @@ pub(crate) const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 51);
 
 /// A message as the bench parses it, by hand, independent of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct ParsedMessage {
     pub(crate) op: u8,
     pub(crate) xid: [u8; 4],
     pub(crate) secs: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Read {
     pub(crate) options: Vec<(u8, Vec<u8>)>,
 }
 
-impl Read {
+impl ParsedMessage {
     pub(crate) fn new(payload: &[u8]) -> Self {
         assert_eq!(payload[1..4], [1, 6, 0], "Ethernet, no hops");
         assert_eq!(payload[236..240], [99, 130, 83, 99]);
@@ -40,7 +40,7 @@ impl Read {
             }
             at = end;
         }
-        Read {
+        ParsedMessage {
             op: payload[0],
             xid: payload[4..8].try_into().unwrap(),
             secs: u16::from_be_bytes([payload[8], payload[9]]),
@@ -91,9 +91,9 @@ impl Reply {
     /// From [`SERVER`], for [`ADDRESS`]/24, for two hours.
     pub(crate) fn new(kind: u8, to: &[u8]) -> Self {
         Reply {
-            xid: Read::new(to).xid,
+            xid: ParsedMessage::new(to).xid,
             yiaddr: if kind == NAK { Ipv4Addr::UNSPECIFIED } else { ADDRESS },
-            mac: Read::new(to).mac,
+            mac: ParsedMessage::new(to).mac,
             file: Vec::new(),
             sname: Vec::new(),
             options: match kind {
@@ -180,13 +180,13 @@ impl Bench {
         bench
     }
 
-    pub(crate) fn reply(&mut self, reply: &Reply) -> Received {
+    pub(crate) fn reply(&mut self, reply: &Reply) -> ReceiveOutcome {
         self.packet(&reply.bytes())
     }
 }
 
 crate::bench::machine!(v4 {
-    fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+    fn on_packet(&mut self, now: Now, payload: &[u8]) -> ReceiveOutcome {
         Self::on_packet(self, now, payload, Some(SERVER_MAC))
     }
     fn short(action: &Action) -> String {
@@ -198,7 +198,7 @@ crate::bench::machine!(v4 {
 pub(crate) fn short(action: &Action) -> String {
     match action {
         Action::Send(transmit) => {
-            let read = Read::new(&transmit.payload);
+            let read = ParsedMessage::new(&transmit.payload);
             let mut line = transmit.kind.to_string();
             let kind = match transmit.kind {
                 MessageKind::Discover => 1,
@@ -208,8 +208,8 @@ pub(crate) fn short(action: &Action) -> String {
             };
             assert_eq!((read.op, read.kind()), (1, kind));
             match transmit.how {
-                How::Broadcast => assert_eq!(transmit.to, Ipv4Addr::BROADCAST),
-                How::Unicast { .. } => line += &format!(" to {}", transmit.to),
+                Delivery::Broadcast => assert_eq!(transmit.to, Ipv4Addr::BROADCAST),
+                Delivery::Unicast { .. } => line += &format!(" to {}", transmit.to),
             }
             if !transmit.from.is_unspecified() {
                 line += &format!(" from {}", transmit.from);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use netwright_dhcp::Now;
 use netwright_dhcp::v6::{
-    Action, Client, Config, Duid, Lease, MessageKind, Received, SERVERS, Start,
+    Action, Client, Config, Duid, Lease, MessageKind, ReceiveOutcome, SERVERS, Start,
 };
 
 pub(crate) use crate::bench::*;
@@ -28,7 +28,7 @@ pub(crate) fn plain() -> Config {
 
 /// A message as the bench parses it, by hand, independent of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct ParsedMessage {
     pub(crate) kind: u8,
     pub(crate) xid: [u8; 3],
     pub(crate) options: Vec<(u16, Vec<u8>)>,
@@ -44,9 +44,9 @@ pub(crate) fn options(mut rest: &[u8]) -> Vec<(u16, Vec<u8>)> {
     options
 }
 
-impl Read {
+impl ParsedMessage {
     pub(crate) fn new(payload: &[u8]) -> Self {
-        Read {
+        ParsedMessage {
             kind: payload[0],
             xid: payload[1..4].try_into().unwrap(),
             options: options(&payload[4..]),
@@ -89,7 +89,7 @@ pub(crate) struct Reply {
 impl Reply {
     /// From [`SERVER`], 2001:db8::50 with lifetimes of one hour and two.
     pub(crate) fn new(kind: u8, to: &[u8]) -> Self {
-        let read = Read::new(to);
+        let read = ParsedMessage::new(to);
         Reply {
             kind,
             xid: read.xid,
@@ -172,13 +172,13 @@ impl Bench {
         bench
     }
 
-    pub(crate) fn reply(&mut self, reply: &Reply) -> Received {
+    pub(crate) fn reply(&mut self, reply: &Reply) -> ReceiveOutcome {
         self.packet(&reply.bytes())
     }
 }
 
 crate::bench::machine!(v6 {
-    fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
+    fn on_packet(&mut self, now: Now, payload: &[u8]) -> ReceiveOutcome {
         Self::on_packet(self, now, payload)
     }
     fn short(action: &Action) -> String {
@@ -196,7 +196,7 @@ pub(crate) fn short(action: &Action) -> String {
     match action {
         Action::Send(transmit) => {
             assert_eq!(transmit.to, SERVERS);
-            let read = Read::new(&transmit.payload);
+            let read = ParsedMessage::new(&transmit.payload);
             let kind = match transmit.kind {
                 MessageKind::Solicit => 1,
                 MessageKind::Request => 3,

@@ -61,12 +61,12 @@ fn the_broadcast_flag_is_for_clients_without_address() {
     let mut config = plain();
     config.broadcast = true;
     let mut bench = Bench::new(config, Start::Fresh);
-    assert_eq!(Read::new(&bench.last()).flags, 0x8000);
+    assert_eq!(ParsedMessage::new(&bench.last()).flags, 0x8000);
     bench.reply(&Reply::new(OFFER, &bench.last()));
-    assert_eq!(Read::new(&bench.last()).flags, 0x8000);
+    assert_eq!(ParsedMessage::new(&bench.last()).flags, 0x8000);
     bench.reply(&Reply::new(ACK, &bench.last()));
     bench.run(seconds(3600));
-    assert_eq!(Read::new(&bench.last()).flags, 0);
+    assert_eq!(ParsedMessage::new(&bench.last()).flags, 0);
 }
 
 #[test]
@@ -89,8 +89,9 @@ fn options_to_send_win_over_ours_but_not_over_the_protocol() {
         option(80, &[]),
     ];
     let mut bench = Bench::new(config, Start::Fresh);
-    let codes = |read: &Read| read.options.iter().map(|(code, _)| *code).collect::<Vec<_>>();
-    let read = Read::new(&bench.last());
+    let codes =
+        |read: &ParsedMessage| read.options.iter().map(|(code, _)| *code).collect::<Vec<_>>();
+    let read = ParsedMessage::new(&bench.last());
     assert_eq!(codes(&read), [53, 61, 57, 55, 77, 80]);
     assert_eq!((read.kind(), read.option(61)), (1, Some(&b"\x01second"[..])));
     assert_eq!(read.option(57), Some(&[2, 64][..]));
@@ -101,7 +102,7 @@ fn options_to_send_win_over_ours_but_not_over_the_protocol() {
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.saved().client_id.as_deref(), Some(&b"\x01second"[..]));
     bench.with(Client::release);
-    let read = Read::new(&bench.last());
+    let read = ParsedMessage::new(&bench.last());
     assert_eq!((codes(&read), read.option(61)), (vec![53, 61, 54], Some(&b"\x01second"[..])));
 }
 
@@ -111,7 +112,7 @@ fn an_empty_request_list_is_not_sent_and_small_sizes_are_raised() {
     config.request = vec![];
     config.max_message_size = 100;
     let bench = Bench::new(config, Start::Fresh);
-    let read = Read::new(&bench.last());
+    let read = ParsedMessage::new(&bench.last());
     assert_eq!((read.option(55), read.option(57)), (None, Some(&[2, 64][..])));
 }
 

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use netwright_dhcp::v4::{Client, Ignored, Received, Start, State};
+use netwright_dhcp::v4::{Client, IgnoreReason, ReceiveOutcome, Start, State};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -15,10 +15,10 @@ fn asking() -> Bench {
     Bench::new(config, Start::Fresh)
 }
 
-fn ignored(bench: &mut Bench, payload: &[u8], why: Ignored) {
+fn ignored(bench: &mut Bench, payload: &[u8], why: IgnoreReason) {
     let state = bench.client.state();
     bench.actions.clear();
-    assert_eq!(bench.packet(payload), Received::Ignored(why));
+    assert_eq!(bench.packet(payload), ReceiveOutcome::Ignored(why));
     assert_eq!((bench.client.state(), bench.took().len()), (state, 0));
 }
 
@@ -27,26 +27,26 @@ fn replies_for_others() {
     let mut bench = asking();
     let good = Reply::new(OFFER, &bench.last());
     let mac = Reply { mac: OTHER_MAC, ..good.clone() };
-    ignored(&mut bench, &mac.bytes(), Ignored::OtherClient);
-    ignored(&mut bench, &good.clone().with(61, b"\0you").bytes(), Ignored::OtherClient);
+    ignored(&mut bench, &mac.bytes(), IgnoreReason::OtherClient);
+    ignored(&mut bench, &good.clone().with(61, b"\0you").bytes(), IgnoreReason::OtherClient);
     let xid = Reply { xid: [1, 2, 3, 4], ..good.clone() };
-    ignored(&mut bench, &xid.bytes(), Ignored::NotAwaited);
-    assert_eq!(bench.reply(&good.with(61, b"\0me")), Received::Taken);
+    ignored(&mut bench, &xid.bytes(), IgnoreReason::NotAwaited);
+    assert_eq!(bench.reply(&good.with(61, b"\0me")), ReceiveOutcome::Taken);
 }
 
 #[test]
 fn what_is_no_reply() {
     let mut bench = asking();
     let discover = bench.last();
-    ignored(&mut bench, &discover, Ignored::NotAReply);
+    ignored(&mut bench, &discover, IgnoreReason::NotAReply);
     let good = Reply::new(OFFER, &discover);
     for kind in [0, 1, 3, 4, 7, 8, 9, 18, 255] {
-        ignored(&mut bench, &good.clone().with(53, [kind]).bytes(), Ignored::NotAReply);
+        ignored(&mut bench, &good.clone().with(53, [kind]).bytes(), IgnoreReason::NotAReply);
     }
-    ignored(&mut bench, &good.clone().with(53, []).bytes(), Ignored::NotAReply);
-    ignored(&mut bench, &good.clone().with(53, [2, 2]).bytes(), Ignored::NotAReply);
-    ignored(&mut bench, &Reply::new(ACK, &discover).bytes(), Ignored::NotAwaited);
-    ignored(&mut bench, &Reply::new(NAK, &discover).bytes(), Ignored::NotAwaited);
+    ignored(&mut bench, &good.clone().with(53, []).bytes(), IgnoreReason::NotAReply);
+    ignored(&mut bench, &good.clone().with(53, [2, 2]).bytes(), IgnoreReason::NotAReply);
+    ignored(&mut bench, &Reply::new(ACK, &discover).bytes(), IgnoreReason::NotAwaited);
+    ignored(&mut bench, &Reply::new(NAK, &discover).bytes(), IgnoreReason::NotAwaited);
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn offers_of_nothing() {
     let good = Reply::new(OFFER, &bench.last());
     for address in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
         let address: Ipv4Addr = address.parse().unwrap();
-        ignored(&mut bench, &good.clone().giving(address).bytes(), Ignored::Unusable);
-        ignored(&mut bench, &good.clone().from(address).bytes(), Ignored::Unusable);
+        ignored(&mut bench, &good.clone().giving(address).bytes(), IgnoreReason::Unusable);
+        ignored(&mut bench, &good.clone().from(address).bytes(), IgnoreReason::Unusable);
     }
-    ignored(&mut bench, &good.clone().with(54, []).bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().with(54, [1, 2, 3]).bytes(), Ignored::Unusable);
+    ignored(&mut bench, &good.clone().with(54, []).bytes(), IgnoreReason::Unusable);
+    ignored(&mut bench, &good.clone().with(54, [1, 2, 3]).bytes(), IgnoreReason::Unusable);
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn grants_of_something_else() {
     let mut bench = asking();
     bench.reply(&Reply::new(OFFER, &bench.last()));
     let good = Reply::new(ACK, &bench.last());
-    ignored(&mut bench, &good.clone().from(OTHER_SERVER).bytes(), Ignored::OtherServer);
-    ignored(&mut bench, &good.clone().giving(OTHER_ADDRESS).bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().lasting(0).bytes(), Ignored::Unusable);
+    ignored(&mut bench, &good.clone().from(OTHER_SERVER).bytes(), IgnoreReason::OtherServer);
+    ignored(&mut bench, &good.clone().giving(OTHER_ADDRESS).bytes(), IgnoreReason::Unusable);
+    ignored(&mut bench, &good.clone().lasting(0).bytes(), IgnoreReason::Unusable);
     let nak = Reply::new(NAK, &bench.last());
-    ignored(&mut bench, &nak.clone().from(OTHER_SERVER).bytes(), Ignored::OtherServer);
-    ignored(&mut bench, &nak.with(54, []).bytes(), Ignored::OtherServer);
+    ignored(&mut bench, &nak.clone().from(OTHER_SERVER).bytes(), IgnoreReason::OtherServer);
+    ignored(&mut bench, &nak.with(54, []).bytes(), IgnoreReason::OtherServer);
     let offer = Reply::new(OFFER, &bench.last());
-    ignored(&mut bench, &offer.bytes(), Ignored::NotAwaited);
-    assert_eq!(bench.reply(&good), Received::Taken);
-    ignored(&mut bench, &good.bytes(), Ignored::NotAwaited);
+    ignored(&mut bench, &offer.bytes(), IgnoreReason::NotAwaited);
+    assert_eq!(bench.reply(&good), ReceiveOutcome::Taken);
+    ignored(&mut bench, &good.bytes(), IgnoreReason::NotAwaited);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn damaged_messages() {
         let state = bench.client.state();
         let received = bench.packet(&bytes[..length]);
         // Whole options may be missing from the end, and the end mark itself.
-        if received != Received::Ignored(Ignored::Malformed) {
+        if received != ReceiveOutcome::Ignored(IgnoreReason::Malformed) {
             assert!(240 <= length, "{length}: {received:?}");
         }
         if bench.client.state() != state {
@@ -99,9 +99,9 @@ fn damaged_messages() {
     for (at, value) in [(0, 3), (1, 6), (2, 16), (236, 0)] {
         let mut bytes = Reply::new(OFFER, &bench.last()).bytes();
         bytes[at] = value;
-        ignored(&mut bench, &bytes, Ignored::Malformed);
+        ignored(&mut bench, &bytes, IgnoreReason::Malformed);
     }
-    ignored(&mut bench, &good.with(52, [4]).bytes(), Ignored::Malformed);
+    ignored(&mut bench, &good.with(52, [4]).bytes(), IgnoreReason::Malformed);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn the_end_mark_may_be_missing() {
     let mut bench = asking();
     let mut bytes = Reply::new(OFFER, &bench.last()).bytes();
     assert_eq!(bytes.pop(), Some(255));
-    assert_eq!(bench.packet(&bytes), Received::Taken);
+    assert_eq!(bench.packet(&bytes), ReceiveOutcome::Taken);
 }
 
 /// A client in each state that accepts replies.

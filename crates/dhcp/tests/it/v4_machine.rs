@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use netwright_dhcp::v4::{
-    Action, Client, How, Ignored, LostReason, Received, SavedLease, Start, State, Timing,
-    release_message,
+    Action, Client, Delivery, IgnoreReason, LostReason, ReceiveOutcome, SavedLease, Start, State,
+    Timing, release_message,
 };
 
 use crate::support::*;
@@ -15,11 +15,11 @@ fn a_lease_takes_four_messages() {
     assert_eq!(bench.client.state(), State::Selecting);
     assert_eq!(bench.took(), ["DHCPDISCOVER"]);
 
-    assert_eq!(bench.reply(&Reply::new(OFFER, &bench.last())), Received::Taken);
+    assert_eq!(bench.reply(&Reply::new(OFFER, &bench.last())), ReceiveOutcome::Taken);
     assert_eq!(bench.client.state(), State::Requesting);
     assert_eq!(bench.took(), ["DHCPREQUEST requested 192.0.2.50 server 192.0.2.1"]);
 
-    assert_eq!(bench.reply(&Reply::new(ACK, &bench.last())), Received::Taken);
+    assert_eq!(bench.reply(&Reply::new(ACK, &bench.last())), ReceiveOutcome::Taken);
     assert_eq!(bench.client.state(), State::Bound);
     assert_eq!(bench.took(), ["configure 192.0.2.50/24"]);
     assert_eq!(bench.lease().server_mac, Some(SERVER_MAC));
@@ -29,11 +29,11 @@ fn a_lease_takes_four_messages() {
 #[test]
 fn discover_is_sent_again_after_4_8_16_32_and_64_seconds_each_64() {
     let mut bench = Bench::new(plain(), Start::Fresh);
-    let xid = Read::new(&bench.last()).xid;
+    let xid = ParsedMessage::new(&bench.last()).xid;
     for at in [4, 12, 28, 60, 124, 188, 252] {
         assert_eq!(bench.step(), seconds(at));
         assert_eq!(bench.took().len(), 2 - usize::from(at != 4));
-        let read = Read::new(&bench.last());
+        let read = ParsedMessage::new(&bench.last());
         assert_eq!((read.xid, u64::from(read.secs)), (xid, at));
     }
 }
@@ -56,19 +56,19 @@ fn waits_vary_by_a_second_and_with_the_seed() {
 fn request_keeps_xid_and_secs_and_is_given_up_after_four() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     bench.run(seconds(5));
-    let discover = Read::new(&bench.last());
+    let discover = ParsedMessage::new(&bench.last());
     assert_eq!(discover.secs, 4);
     bench.reply(&Reply::new(OFFER, &bench.last()));
     bench.actions.clear();
     for at in [9, 17, 33] {
         assert_eq!(bench.step(), seconds(at));
-        let request = Read::new(&bench.last());
+        let request = ParsedMessage::new(&bench.last());
         assert_eq!((request.kind(), request.xid, request.secs), (3, discover.xid, 4));
     }
     bench.actions.clear();
     assert_eq!(bench.step(), seconds(65));
     assert_eq!(bench.took(), ["DHCPDISCOVER"]);
-    assert_ne!(Read::new(&bench.last()).xid, discover.xid);
+    assert_ne!(ParsedMessage::new(&bench.last()).xid, discover.xid);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn renewed_at_t1_by_unicast_with_the_address_in_ciaddr() {
     let request = "DHCPREQUEST to 192.0.2.1 from 192.0.2.50 ciaddr 192.0.2.50";
     assert_eq!(bench.took(), [request]);
     let sent = bench.sent.clone().unwrap();
-    assert_eq!(sent.how, How::Unicast { hint: Some(SERVER_MAC) });
+    assert_eq!(sent.how, Delivery::Unicast { hint: Some(SERVER_MAC) });
 
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.client.state(), State::Bound);
@@ -109,7 +109,7 @@ fn a_renewal_counts_from_the_message_that_was_answered() {
     let again = bench.step();
     // The reply to the first message comes too late: the client cannot know from which message the
     // lease would count.
-    assert_eq!(bench.reply(&first), Received::Ignored(Ignored::NotAwaited));
+    assert_eq!(bench.reply(&first), ReceiveOutcome::Ignored(IgnoreReason::NotAwaited));
     bench.run(again + seconds(3));
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.lease().obtained.at_ms, after(again).at);
@@ -132,7 +132,7 @@ fn a_renewal_may_change_everything_but_the_address() {
 fn a_renewal_without_mask_keeps_the_one_there_was() {
     let mut bench = Bench::bound(plain(), 7200);
     bench.step();
-    assert_eq!(bench.reply(&Reply::new(ACK, &bench.last()).with(1, [])), Received::Taken);
+    assert_eq!(bench.reply(&Reply::new(ACK, &bench.last()).with(1, [])), ReceiveOutcome::Taken);
     assert_eq!(bench.lease().address.to_string(), "192.0.2.50/24");
 }
 
@@ -142,10 +142,10 @@ fn renewals_come_after_half_the_time_left_and_a_minute_at_least() {
     let mut at = bench.step();
     let mut seen = 0;
     while bench.client.state() == State::Renewing {
-        let xid = Read::new(&bench.last()).xid;
+        let xid = ParsedMessage::new(&bench.last()).xid;
         let next = bench.step();
         assert!(seconds(60) <= next - at || bench.client.state() == State::Rebinding);
-        assert_ne!(Read::new(&bench.last()).xid, xid);
+        assert_ne!(ParsedMessage::new(&bench.last()).xid, xid);
         at = next;
         seen += 1;
     }
@@ -210,7 +210,7 @@ fn an_ack_after_expiry_renews_nothing_even_if_the_timer_is_late() {
     let ack = Reply::new(ACK, &bench.last());
     bench.actions.clear();
     bench.since = seconds(601);
-    assert_eq!(bench.reply(&ack), Received::Ignored(Ignored::NotAwaited));
+    assert_eq!(bench.reply(&ack), ReceiveOutcome::Ignored(IgnoreReason::NotAwaited));
     assert_eq!(
         bench.took(),
         ["deconfigure 192.0.2.50/24: expired", "DHCPDISCOVER requested 192.0.2.50"]
@@ -277,7 +277,10 @@ fn nak_in_renewal_takes_the_address_away_at_once() {
         let mut bench = Bench::bound(plain(), 7200);
         bench.run(seconds(until));
         bench.actions.clear();
-        assert_eq!(bench.reply(&Reply::new(NAK, &bench.last()).from(server)), Received::Taken);
+        assert_eq!(
+            bench.reply(&Reply::new(NAK, &bench.last()).from(server)),
+            ReceiveOutcome::Taken
+        );
         assert_eq!(
             bench.took(),
             ["deconfigure 192.0.2.50/24: refused by the server", "DHCPDISCOVER"]
@@ -291,7 +294,7 @@ fn nak_of_a_stranger_does_not_end_a_renewal() {
     bench.run(seconds(3700));
     bench.actions.clear();
     let nak = Reply::new(NAK, &bench.last()).from(OTHER_SERVER);
-    assert_eq!(bench.reply(&nak), Received::Ignored(Ignored::OtherServer));
+    assert_eq!(bench.reply(&nak), ReceiveOutcome::Ignored(IgnoreReason::OtherServer));
     assert_eq!(bench.client.state(), State::Renewing);
     assert_eq!(bench.took(), [""; 0]);
 }
@@ -435,8 +438,8 @@ fn a_saved_lease_can_be_released_without_a_client() {
     config.client_id = Some(b"\0c1/net/eth0".to_vec());
     let bench = Bench::bound(config, 7200);
     let transmit = release_message(&bench.saved(), 7);
-    assert_eq!(transmit.how, How::Unicast { hint: Some(SERVER_MAC) });
-    assert_eq!(Read::new(&transmit.payload).option(61), Some(&b"\0c1/net/eth0"[..]));
+    assert_eq!(transmit.how, Delivery::Unicast { hint: Some(SERVER_MAC) });
+    assert_eq!(ParsedMessage::new(&transmit.payload).option(61), Some(&b"\0c1/net/eth0"[..]));
     assert_eq!(
         short(&Action::Send(transmit)),
         "DHCPRELEASE to 192.0.2.1 from 192.0.2.50 ciaddr 192.0.2.50 server 192.0.2.1"

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use netwright_dhcp::frame::ArpPacket;
 use netwright_dhcp::v4::{
-    Action, Client, Config, How, Lease, MessageKind, ProbeTiming, State, Transmit,
+    Action, Client, Config, Delivery, Lease, MessageKind, ProbeTiming, State, Transmit,
 };
 use netwright_dhcp::{Now, Timestamp};
 
@@ -31,7 +31,7 @@ impl chaos::Server for Server {
         now: u64,
         chaos: bool,
     ) -> Option<Vec<u8>> {
-        let read = Read::new(payload);
+        let read = ParsedMessage::new(payload);
         let grant = |server: &mut Self, address: Ipv4Addr| {
             server.leases.insert(address, now + u64::from(server.lease_s) * 1000);
             Some(Reply::new(ACK, payload).from(server.id).giving(address).lasting(server.lease_s))
@@ -121,8 +121,8 @@ impl Family for V4 {
 
     fn reaches(transmit: &Transmit, server: &Server) -> bool {
         match transmit.how {
-            How::Broadcast => true,
-            How::Unicast { .. } => transmit.to == server.id,
+            Delivery::Broadcast => true,
+            Delivery::Unicast { .. } => transmit.to == server.id,
         }
     }
 
@@ -132,7 +132,7 @@ impl Family for V4 {
     }
 
     fn check_sent(&mut self, transmit: &Transmit, in_use: Option<&Lease>) {
-        let read = Read::new(&transmit.payload);
+        let read = ParsedMessage::new(&transmit.payload);
         let form = (transmit.kind, read.requested(), read.server(), read.ciaddr);
         let in_use = address(in_use);
         match form {
@@ -200,7 +200,7 @@ fn whatever_happens() {
         let address = world.configured.as_ref().unwrap().address.addr();
         world.client.release(at(world.now));
         let Some(Action::Send(release)) = world.client.poll_action() else { panic!("no RELEASE") };
-        assert_eq!(Read::new(&release.payload).ciaddr, address);
+        assert_eq!(ParsedMessage::new(&release.payload).ciaddr, address);
     }
     assert!(10_000 < bound, "{bound} leases and renewals: the schedules do not get anywhere");
 }

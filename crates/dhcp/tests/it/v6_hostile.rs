@@ -1,7 +1,9 @@
 //! DHCPv6: the messages octet for octet, leases on disk, and replies that a client must not
 //! believe.
 
-use netwright_dhcp::v6::{Client, Config, Ignored, RawOption, Received, SavedLease, Start, State};
+use netwright_dhcp::v6::{
+    Client, Config, IgnoreReason, RawOption, ReceiveOutcome, SavedLease, Start, State,
+};
 use proptest::prelude::*;
 
 use crate::support6::*;
@@ -52,7 +54,7 @@ fn options_to_send_are_added_but_not_to_the_protocol() {
         .chain([RawOption::new(17, vec![0; 65_536])])
         .collect();
     let bench = Bench::new(config, Start::Fresh);
-    let read = Read::new(&bench.last());
+    let read = ParsedMessage::new(&bench.last());
     let codes: Vec<u16> = read.options.iter().map(|(code, _)| *code).collect();
     assert_eq!(codes, [1, 8, 3, 14, 16]);
     assert_eq!(read.option(16), Some(&b"mine"[..]));
@@ -86,10 +88,10 @@ fn version_1_is_read_and_written_as_ever() {
     assert!(error.starts_with("saved lease has format version 2, this program reads 1"), "{error}");
 }
 
-fn ignored(bench: &mut Bench, payload: &[u8], why: Ignored) {
+fn ignored(bench: &mut Bench, payload: &[u8], why: IgnoreReason) {
     let state = bench.client.state();
     bench.actions.clear();
-    assert_eq!(bench.packet(payload), Received::Ignored(why));
+    assert_eq!(bench.packet(payload), ReceiveOutcome::Ignored(why));
     assert_eq!((bench.client.state(), bench.took().len()), (state, 0));
 }
 
@@ -98,32 +100,44 @@ fn what_does_not_count() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     let solicit = bench.last();
     let good = Reply::new(ADVERTISE, &solicit);
-    ignored(&mut bench, &solicit, Ignored::NotAReply);
+    ignored(&mut bench, &solicit, IgnoreReason::NotAReply);
     for kind in [0, 10, 11, 12, 13, 255] {
-        ignored(&mut bench, &Reply { kind, ..good.clone() }.bytes(), Ignored::Malformed);
+        ignored(&mut bench, &Reply { kind, ..good.clone() }.bytes(), IgnoreReason::Malformed);
     }
-    ignored(&mut bench, &good.clone().without(1).bytes(), Ignored::OtherClient);
-    ignored(&mut bench, &good.clone().with(1, b"you").bytes(), Ignored::OtherClient);
-    ignored(&mut bench, &good.clone().without(2).bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().with(2, b"").bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().with(2, [0; 131]).bytes(), Ignored::Unusable);
+    ignored(&mut bench, &good.clone().without(1).bytes(), IgnoreReason::OtherClient);
+    ignored(&mut bench, &good.clone().with(1, b"you").bytes(), IgnoreReason::OtherClient);
+    ignored(&mut bench, &good.clone().without(2).bytes(), IgnoreReason::Unusable);
+    ignored(&mut bench, &good.clone().with(2, b"").bytes(), IgnoreReason::Unusable);
+    ignored(&mut bench, &good.clone().with(2, [0; 131]).bytes(), IgnoreReason::Unusable);
     let xid = Reply { xid: [1, 2, 3], ..good.clone() };
-    ignored(&mut bench, &xid.bytes(), Ignored::NotAwaited);
+    ignored(&mut bench, &xid.bytes(), IgnoreReason::NotAwaited);
     let iaid = Reply { iaid: 7, ..good.clone() };
-    ignored(&mut bench, &iaid.bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().times(200, 100).bytes(), Ignored::Unusable);
+    ignored(&mut bench, &iaid.bytes(), IgnoreReason::Unusable);
+    ignored(&mut bench, &good.clone().times(200, 100).bytes(), IgnoreReason::Unusable);
     for address in ["::", "::1", "ff02::1", "fe80::1", "::ffff:192.0.2.1"] {
-        ignored(&mut bench, &good.clone().giving(&[(address, 1, 2)]).bytes(), Ignored::Unusable);
+        ignored(
+            &mut bench,
+            &good.clone().giving(&[(address, 1, 2)]).bytes(),
+            IgnoreReason::Unusable,
+        );
     }
-    ignored(&mut bench, &good.clone().giving(&[("2001:db8::50", 3, 2)]).bytes(), Ignored::Unusable);
-    ignored(&mut bench, &good.clone().giving(&[("2001:db8::50", 0, 0)]).bytes(), Ignored::Unusable);
-    assert_eq!(bench.reply(&good), Received::Taken);
+    ignored(
+        &mut bench,
+        &good.clone().giving(&[("2001:db8::50", 3, 2)]).bytes(),
+        IgnoreReason::Unusable,
+    );
+    ignored(
+        &mut bench,
+        &good.clone().giving(&[("2001:db8::50", 0, 0)]).bytes(),
+        IgnoreReason::Unusable,
+    );
+    assert_eq!(bench.reply(&good), ReceiveOutcome::Taken);
     let reply = Reply::new(REPLY, &bench.last());
-    ignored(&mut bench, &reply.clone().with(2, OTHER_SERVER).bytes(), Ignored::OtherServer);
+    ignored(&mut bench, &reply.clone().with(2, OTHER_SERVER).bytes(), IgnoreReason::OtherServer);
     let late = Reply::new(ADVERTISE, &bench.last()).bytes();
-    ignored(&mut bench, &late, Ignored::NotAwaited);
-    assert_eq!(bench.reply(&reply), Received::Taken);
-    ignored(&mut bench, &reply.bytes(), Ignored::NotAwaited);
+    ignored(&mut bench, &late, IgnoreReason::NotAwaited);
+    assert_eq!(bench.reply(&reply), ReceiveOutcome::Taken);
+    ignored(&mut bench, &reply.bytes(), IgnoreReason::NotAwaited);
 }
 
 #[test]
@@ -131,9 +145,9 @@ fn cut_off_messages_are_ignored() {
     let mut bench = Bench::new(plain(), Start::Fresh);
     let bytes = Reply::new(ADVERTISE, &bench.last()).bytes();
     for length in 0..bytes.len() {
-        assert_ne!(bench.packet(&bytes[..length]), Received::Taken, "{length}");
+        assert_ne!(bench.packet(&bytes[..length]), ReceiveOutcome::Taken, "{length}");
     }
-    assert_eq!(bench.packet(&bytes), Received::Taken);
+    assert_eq!(bench.packet(&bytes), ReceiveOutcome::Taken);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use netwright_dhcp::v6::{
-    Action, Client, Config, Duid, Ignored, Received, Start, State, key_iaid, release_message,
+    Action, Client, Config, Duid, IgnoreReason, ReceiveOutcome, Start, State, key_iaid,
+    release_message,
 };
 
 use crate::support6::*;
@@ -21,10 +22,10 @@ fn a_lease_takes_four_messages() {
         (bench.client.state(), bench.took()),
         (State::Soliciting, vec!["SOLICIT".to_owned()])
     );
-    assert_eq!(bench.reply(&Reply::new(ADVERTISE, &bench.last())), Received::Taken);
+    assert_eq!(bench.reply(&Reply::new(ADVERTISE, &bench.last())), ReceiveOutcome::Taken);
     assert_eq!(bench.client.state(), State::Requesting);
     assert_eq!(bench.took(), ["REQUEST 2001:db8::50 to the server"]);
-    assert_eq!(bench.reply(&Reply::new(REPLY, &bench.last())), Received::Taken);
+    assert_eq!(bench.reply(&Reply::new(REPLY, &bench.last())), ReceiveOutcome::Taken);
     assert_eq!(
         (bench.client.state(), bench.took()),
         (State::Bound, vec!["configure 2001:db8::50".to_owned()])
@@ -37,22 +38,22 @@ fn a_lease_takes_four_messages() {
 #[test]
 fn rapid_commit_takes_two() {
     let mut bench = Bench::new(plain(), Start::Fresh);
-    assert_eq!(Read::new(&bench.last()).option(14), Some(&[][..]));
+    assert_eq!(ParsedMessage::new(&bench.last()).option(14), Some(&[][..]));
     let reply = Reply::new(REPLY, &bench.last());
-    assert_eq!(bench.reply(&reply), Received::Ignored(Ignored::NotAwaited));
-    assert_eq!(bench.reply(&reply.with(14, [])), Received::Taken);
+    assert_eq!(bench.reply(&reply), ReceiveOutcome::Ignored(IgnoreReason::NotAwaited));
+    assert_eq!(bench.reply(&reply.with(14, [])), ReceiveOutcome::Taken);
     assert_eq!(bench.took(), ["SOLICIT", "configure 2001:db8::50"]);
 
     let mut bench = Bench::new(Config { rapid_commit: false, ..plain() }, Start::Fresh);
-    assert_eq!(Read::new(&bench.last()).option(14), None);
+    assert_eq!(ParsedMessage::new(&bench.last()).option(14), None);
     let reply = Reply::new(REPLY, &bench.last()).with(14, []);
-    assert_eq!(bench.reply(&reply), Received::Ignored(Ignored::NotAwaited));
+    assert_eq!(bench.reply(&reply), ReceiveOutcome::Ignored(IgnoreReason::NotAwaited));
 }
 
 #[test]
 fn solicit_is_sent_again_ever_more_rarely_up_to_an_hour() {
     let mut bench = Bench::new(plain(), Start::Fresh);
-    let xid = Read::new(&bench.last()).xid;
+    let xid = ParsedMessage::new(&bench.last()).xid;
     let mut wait = bench.wait();
     within(wait, 1.0, 1.1);
     for _ in 0..20 {
@@ -62,17 +63,17 @@ fn solicit_is_sent_again_ever_more_rarely_up_to_an_hour() {
         wait = next;
     }
     within(wait, 3240.0, 3960.0);
-    let read = Read::new(&bench.last());
+    let read = ParsedMessage::new(&bench.last());
     assert_eq!((read.xid, read.option(8)), (xid, Some(&[0xff, 0xff][..])));
 }
 
 #[test]
 fn elapsed_time_counts_from_the_first_message() {
     let mut bench = Bench::new(plain(), Start::Fresh);
-    assert_eq!(Read::new(&bench.last()).option(8), Some(&[0, 0][..]));
+    assert_eq!(ParsedMessage::new(&bench.last()).option(8), Some(&[0, 0][..]));
     let hundredths = bench.wait().as_millis() / 10;
     assert_eq!(
-        Read::new(&bench.last()).option(8),
+        ParsedMessage::new(&bench.last()).option(8),
         Some(&u16::try_from(hundredths).unwrap().to_be_bytes()[..])
     );
 }
@@ -160,7 +161,7 @@ fn a_renewal_counts_from_when_it_was_last_asked_for() {
         let asked = bench.wait();
         bench.took();
         let reply = Reply::new(REPLY, &bench.last()).with(2, server);
-        assert_eq!(bench.reply(&reply), Received::Taken);
+        assert_eq!(bench.reply(&reply), ReceiveOutcome::Taken);
         assert_eq!(bench.took(), ["configure 2001:db8::50 over 2001:db8::50"]);
         let lease = bench.lease();
         assert_eq!(
@@ -279,7 +280,7 @@ fn replies_that_renew_nothing_do_not_stop_renewing() {
         Reply { association: false, ..reply.clone() },
         reply.with(13, [0, 1]),
     ] {
-        assert_eq!(bench.reply(&reply), Received::Ignored(Ignored::Unusable));
+        assert_eq!(bench.reply(&reply), ReceiveOutcome::Ignored(IgnoreReason::Unusable));
         assert_eq!(bench.client.state(), State::Renewing);
     }
 }
@@ -311,7 +312,7 @@ fn refusals_are_waited_out_and_reported() {
     config.timing.acquire = Some(seconds(60));
     let mut bench = Bench::new(config.clone(), Start::Fresh);
     let none = Reply::new(ADVERTISE, &bench.last()).refusing(2);
-    assert_eq!(bench.reply(&none), Received::Ignored(Ignored::Unusable));
+    assert_eq!(bench.reply(&none), ReceiveOutcome::Ignored(IgnoreReason::Unusable));
     bench.run(seconds(60));
     assert_eq!(
         bench.took().last().unwrap(),
@@ -369,7 +370,7 @@ fn release_is_repeated_until_answered() {
     within(bench.wait(), 0.9, 1.1);
     assert_eq!(bench.took(), ["RELEASE 2001:db8::50 to the server"]);
     let done = Reply { association: false, ..Reply::new(REPLY, &bench.last()) };
-    assert_eq!(bench.reply(&done), Received::Taken);
+    assert_eq!(bench.reply(&done), ReceiveOutcome::Taken);
     assert_eq!((bench.client.state(), bench.deadline()), (State::Ended, None));
 
     let mut bench = Bench::bound(|reply| reply);
@@ -460,9 +461,12 @@ fn after_a_restart_the_lease_is_confirmed() {
     let mut bench = reborn(100);
     assert_eq!(bench.client.state(), State::Confirming);
     assert_eq!(bench.took(), ["CONFIRM 2001:db8::50"]);
-    assert_eq!(Read::new(&bench.last()).option(6), None);
+    assert_eq!(ParsedMessage::new(&bench.last()).option(6), None);
     let confirmed = Reply { association: false, ..Reply::new(REPLY, &bench.last()) };
-    assert_eq!(bench.reply(&confirmed.with(2, OTHER_SERVER).with(13, [0, 0])), Received::Taken);
+    assert_eq!(
+        bench.reply(&confirmed.with(2, OTHER_SERVER).with(13, [0, 0])),
+        ReceiveOutcome::Taken
+    );
     assert_eq!((bench.client.state(), bench.deadline()), (State::Bound, Some(seconds(1800))));
     assert_eq!(bench.lease().server, SERVER);
 }
@@ -514,7 +518,7 @@ fn renew_asks_now_and_a_carrier_again() {
     bench.run(seconds(6));
     bench.with(Client::on_carrier);
     assert_eq!(bench.took(), ["RENEW 2001:db8::50 to the server"; 2]);
-    assert_eq!(Read::new(&bench.last()).option(8), Some(&[0, 0][..]));
+    assert_eq!(ParsedMessage::new(&bench.last()).option(8), Some(&[0, 0][..]));
 }
 
 #[test]
@@ -524,7 +528,7 @@ fn a_reply_after_the_end_renews_nothing_even_if_the_timer_is_late() {
     let reply = Reply::new(REPLY, &bench.last());
     bench.took();
     bench.since = seconds(7201);
-    assert_eq!(bench.reply(&reply), Received::Ignored(Ignored::NotAwaited));
+    assert_eq!(bench.reply(&reply), ReceiveOutcome::Ignored(IgnoreReason::NotAwaited));
     assert_eq!(bench.took(), ["deconfigure 2001:db8::50: expired", "SOLICIT 2001:db8::50"]);
 }
 

@@ -49,7 +49,7 @@ impl chaos::Server for Server {
         now: u64,
         chaos: bool,
     ) -> Option<Vec<u8>> {
-        let read = Read::new(payload);
+        let read = ParsedMessage::new(payload);
         if read.option(2).is_some_and(|server| server != self.id) {
             return None;
         }
@@ -146,7 +146,7 @@ impl Family for V6 {
     }
 
     fn check_sent(&mut self, transmit: &Transmit, in_use: Option<&Lease>) {
-        let said = Read::new(&transmit.payload).addresses();
+        let said = ParsedMessage::new(&transmit.payload).addresses();
         let in_use = addresses(in_use);
         match transmit.kind {
             MessageKind::Solicit => assert_eq!(in_use, [] as [Ipv6Addr; 0]),
@@ -199,7 +199,7 @@ fn whatever_happens() {
             panic!("not given up")
         };
         let Some(Action::Send(release)) = world.client.poll_action() else { panic!("no RELEASE") };
-        assert_eq!(Read::new(&release.payload).addresses(), in_use);
+        assert_eq!(ParsedMessage::new(&release.payload).addresses(), in_use);
         assert_eq!(world.client.state(), State::Releasing);
     }
     assert!(5_000 < bound, "{bound} leases and renewals: the schedules do not get anywhere");

@@ -262,12 +262,12 @@ impl Folder {
 
     /// Writes the content of a reservation to a file without a name. If the file system does not
     /// support that or the caller asks for it, the file is beside the folder.
-    pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<Nameless> {
+    pub(crate) fn write_nameless(&self, content: &str, beside: bool) -> io::Result<NamelessFile> {
         if LARGEST_CONTENT < content.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let nameless = match self.create_nameless() {
-            Ok(handle) if !beside => Nameless { handle: handle.into(), path: None },
+            Ok(handle) if !beside => NamelessFile { handle: handle.into(), path: None },
             // The file system, or the kernel for it, does not support it (man 2 open, O_TMPFILE).
             Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 self.create_beside()?
@@ -283,7 +283,7 @@ impl Folder {
         rustix::fs::openat(&self.handle, ".", flags, FILE_MODE)
     }
 
-    fn create_beside(&self) -> io::Result<Nameless> {
+    fn create_beside(&self) -> io::Result<NamelessFile> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".netwright.{}.{count}.tmp", std::process::id());
@@ -292,11 +292,11 @@ impl Folder {
         let _ = fs::remove_file(&path);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let handle = rustix::fs::open(&path, flags, FILE_MODE)?;
-        Ok(Nameless { handle: handle.into(), path: Some(path) })
+        Ok(NamelessFile { handle: handle.into(), path: Some(path) })
     }
 
     /// Links a written file under an address; `false` if the address is taken.
-    pub(crate) fn link(&self, nameless: &Nameless, address: IpAddr) -> io::Result<bool> {
+    pub(crate) fn link(&self, nameless: &NamelessFile, address: IpAddr) -> io::Result<bool> {
         use std::os::fd::AsRawFd as _;
         let name = address.to_string();
         let linked = match &nameless.path {
@@ -382,19 +382,19 @@ impl Folder {
 
 /// A written file that has no name in the folder yet.
 #[derive(Debug)]
-pub(crate) struct Nameless {
+pub(crate) struct NamelessFile {
     handle: File,
     path: Option<PathBuf>,
 }
 
-impl Nameless {
+impl NamelessFile {
     /// Records its owner beside the content.
     pub(crate) fn mark(&self, mark: &Mark) {
         mark.write(&self.handle);
     }
 }
 
-impl Drop for Nameless {
+impl Drop for NamelessFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             let _ = fs::remove_file(path);

@@ -17,8 +17,8 @@
 //! anything, it reads the file again that the table names for a holder. If the file differs, a new
 //! table is created.
 //!
-//! The table does not cover sub-folders, or files whose name is not an address ([`Known::strays`]):
-//! while there are any, a release reads the folder.
+//! The table does not cover sub-folders, or files whose name is not an address
+//! ([`KnownTable::strays`]): while there are any, a release reads the folder.
 //!
 //! A failure to write the table is not an error: the next call reads the folder, as every call does
 //! if there is no directory for tables.
@@ -43,7 +43,7 @@ const FILE_MODE: u32 = 0o600;
 
 /// A table and its path.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownTable {
     table: Table,
     path: Option<PathBuf>,
     /// The boot ID, once it was read.
@@ -54,15 +54,15 @@ pub(crate) struct Known {
     is_wrong: bool,
 }
 
-impl Known {
+impl KnownTable {
     /// Opens the table if it matches the present state of the folder.
-    pub(crate) fn load(folder: &Folder, path: Option<&Path>) -> Option<Known> {
+    pub(crate) fn load(folder: &Folder, path: Option<&Path>) -> Option<KnownTable> {
         let path = path?;
         let table = Table::open(open(path, OFlags::RDWR)?)?;
         let boot = boot()?;
         let head = table.head();
         let is_exact = folder.stamp().is_ok_and(|stamp| stamp == head.stamp) && boot == head.boot;
-        is_exact.then(|| Known {
+        is_exact.then(|| KnownTable {
             table,
             path: Some(path.to_owned()),
             boot: Some(boot),
@@ -75,7 +75,7 @@ impl Known {
     ///
     /// Files without a holder are removed: no caller has got their address, and no process is
     /// writing them while we hold the lock.
-    pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> Known {
+    pub(crate) fn build(folder: &Folder, scan: Scan, path: Option<&Path>) -> KnownTable {
         let Scan { reservations, strays, is_whole, .. } = scan;
         let mut entries = Vec::with_capacity(reservations.len());
         for Reservation { file, address, holder } in reservations {
@@ -85,7 +85,7 @@ impl Known {
             }
             entries.push(Entry { key: key_of(&holder, address), address });
         }
-        Known {
+        KnownTable {
             table: Table::build(&entries, strays),
             path: path.map(Path::to_owned),
             boot: None,

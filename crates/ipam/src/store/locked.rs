@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::{AllocateError, StoreError};
 use super::folder::{Folder, Scan};
-use super::known::{self, Doubt, Known};
+use super::known::{self, Doubt, KnownTable};
 use super::mark::Origin;
 use super::reservation::{Holder, Owner, Reservation};
 use super::{Step, Store};
@@ -18,28 +18,34 @@ const MOST_PLANS: usize = 64;
 
 /// A network's folder while we hold its lock.
 #[derive(Debug)]
-pub struct Locked<'s> {
+pub struct LockedStore<'s> {
     store: &'s Store,
     folder: Folder,
     /// The index of the folder during one operation.
-    known: RefCell<Option<Known>>,
+    known: RefCell<Option<KnownTable>>,
     /// The first file that the kernel refused to read while the folder was read for an operation.
     unread: RefCell<Option<StoreError>>,
     _lock: state::Lock,
 }
 
-/// The result of [`Locked::collect`].
+/// The result of [`LockedStore::collect`].
 #[derive(Debug, Default)]
-pub struct Collected {
+pub struct CollectReport {
     /// The reservations that were removed.
     pub removed: Vec<Reservation>,
     /// What could not be removed.
     pub failed: Vec<StoreError>,
 }
 
-impl<'s> Locked<'s> {
+impl<'s> LockedStore<'s> {
     pub(crate) fn new(store: &'s Store, folder: Folder, lock: state::Lock) -> Self {
-        Locked { store, folder, known: RefCell::new(None), unread: RefCell::new(None), _lock: lock }
+        LockedStore {
+            store,
+            folder,
+            known: RefCell::new(None),
+            unread: RefCell::new(None),
+            _lock: lock,
+        }
     }
 
     /// Reads every reservation, in no order.
@@ -156,13 +162,13 @@ impl<'s> Locked<'s> {
     }
 
     /// Returns the index of the folder. If the index does not match the folder, the folder is read.
-    fn known(&self) -> Result<RefMut<'_, Known>, StoreError> {
+    fn known(&self) -> Result<RefMut<'_, KnownTable>, StoreError> {
         let mut known = self.known.borrow_mut();
         if known.is_none() {
             let path = self.store.index.as_deref();
-            *known = Some(match Known::load(&self.folder, path) {
+            *known = Some(match KnownTable::load(&self.folder, path) {
                 Some(known) => known,
-                None => Known::build(&self.folder, self.scan()?, path),
+                None => KnownTable::build(&self.folder, self.scan()?, path),
             });
         }
         Ok(RefMut::map(known, |known| known.as_mut().expect("it was just filled")))
@@ -300,7 +306,7 @@ impl<'s> Locked<'s> {
     /// # Errors
     /// [`StoreError::Folder`] when the folder cannot be read. The answer lists what cannot be
     /// removed or read.
-    pub fn collect(&self, keep: impl Fn(&Holder) -> bool) -> Result<Collected, StoreError> {
+    pub fn collect(&self, keep: impl Fn(&Holder) -> bool) -> Result<CollectReport, StoreError> {
         let Scan { reservations, strays, is_whole, .. } = self.scan()?;
         let is_stale = |one: &Reservation| {
             one.address.is_some() && one.holder != Holder::Unread && !keep(&one.holder)
@@ -312,7 +318,7 @@ impl<'s> Locked<'s> {
         if done.failed.is_empty() {
             let path = self.store.index.as_deref();
             let scan = Scan { reservations: kept, strays, is_whole, unread: None };
-            *self.known.borrow_mut() = Some(Known::build(&self.folder, scan, path));
+            *self.known.borrow_mut() = Some(KnownTable::build(&self.folder, scan, path));
             self.seal();
         }
         Ok(done)
@@ -345,15 +351,15 @@ impl<'s> Locked<'s> {
     }
 
     /// Removes reservations whose holders are known to be gone.
-    pub fn remove(&self, reservations: Vec<Reservation>) -> Collected {
+    pub fn remove(&self, reservations: Vec<Reservation>) -> CollectReport {
         let done = self.remove_all(reservations.into_iter());
         // The next access reads the folder.
         self.forget();
         done
     }
 
-    fn remove_all(&self, reservations: impl Iterator<Item = Reservation>) -> Collected {
-        let mut done = Collected::default();
+    fn remove_all(&self, reservations: impl Iterator<Item = Reservation>) -> CollectReport {
+        let mut done = CollectReport::default();
         for reservation in reservations {
             match self.folder.remove(&reservation.file) {
                 Ok(removed) => {
@@ -379,7 +385,7 @@ impl<'s> Locked<'s> {
 #[derive(Debug)]
 struct View<'l> {
     folder: &'l Folder,
-    known: &'l Known,
+    known: &'l KnownTable,
     /// Whether the answers given are unreliable.
     is_in_doubt: Cell<bool>,
 }

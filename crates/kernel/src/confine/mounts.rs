@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 
-use super::{Devices, OwnMounts, Step, Undone};
+use super::{Devices, OwnMounts, Step, UndoneStep};
 use crate::living::unescaped;
 
 /// The file systems by which programs speak to the kernel. Nothing can be kept in them, and they
@@ -48,10 +48,10 @@ const TEMPORARY_OPTIONS: &CStr = c"mode=1777,size=10%";
 
 /// Moves the process to mounts of its own, and restricts them. A step that fails does not keep others
 /// from being done.
-pub(super) fn enter(own: &OwnMounts<'_>, undone: &mut Vec<Undone>) {
+pub(super) fn enter(own: &OwnMounts<'_>, undone: &mut Vec<UndoneStep>) {
     if let Err(errno) = separate() {
         // All processes would see any further mount.
-        undone.push(Undone::new(Step::OwnMounts, errno));
+        undone.push(UndoneStep::new(Step::OwnMounts, errno));
         return;
     }
     make_read_only(own.writable, undone);
@@ -85,7 +85,7 @@ struct Mount {
 }
 
 /// Makes everything read-only but these paths and the kernel's file systems.
-fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
+fn make_read_only(writable: &[&Path], undone: &mut Vec<UndoneStep>) {
     let mut keep: Vec<PathBuf> = KERNEL.map(PathBuf::from).to_vec();
     // Nothing else that is read-only already becomes writable.
     let mut named: Vec<PathBuf> = Vec::new();
@@ -95,7 +95,7 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
                 named.push(real.clone());
                 keep.push(real);
             }
-            Err(source) => undone.push(Undone::new(Step::Writable(path.to_path_buf()), source)),
+            Err(source) => undone.push(UndoneStep::new(Step::Writable(path.to_path_buf()), source)),
         }
     }
     let control_groups = PathBuf::from(CONTROL_GROUPS);
@@ -103,12 +103,12 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
     if control_groups.exists()
         && let Err(source) = mount_itself(&control_groups)
     {
-        undone.push(Undone::new(Step::ReadOnly(control_groups.clone()), source));
+        undone.push(UndoneStep::new(Step::ReadOnly(control_groups.clone()), source));
     }
     let mounts = match fs::read("/proc/thread-self/mountinfo") {
         Ok(table) => topmost(&table),
         Err(source) => {
-            undone.push(Undone::new(Step::ReadOnly("/".into()), source));
+            undone.push(UndoneStep::new(Step::ReadOnly("/".into()), source));
             return;
         }
     };
@@ -125,7 +125,7 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
             if let Err(errno) = set_read_only(&place, Scope::Alone, false)
                 && !is_out_of_reach(errno)
             {
-                undone.push(Undone::new(Step::Writable(place), errno));
+                undone.push(UndoneStep::new(Step::Writable(place), errno));
             }
         }
         return;
@@ -136,14 +136,14 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
         if let Err(errno) = rustix::mount::mount_remount(&place, flags, c"")
             && !is_out_of_reach(errno)
         {
-            undone.push(Undone::new(Step::ReadOnly(place), errno));
+            undone.push(UndoneStep::new(Step::ReadOnly(place), errno));
         }
     }
     for Mount { place, flags } in kept {
         if flags.contains(MountFlags::RDONLY) {
             let flags = (flags - MountFlags::RDONLY) | MountFlags::BIND;
             if let Err(errno) = rustix::mount::mount_remount(&place, flags, c"") {
-                undone.push(Undone::new(Step::Writable(place), errno));
+                undone.push(UndoneStep::new(Step::Writable(place), errno));
             }
         }
     }
@@ -232,25 +232,25 @@ fn flag(option: &[u8]) -> MountFlags {
 }
 
 /// Mounts a `/dev` that has few devices.
-fn restrict_devices(extra: &[&Path], undone: &mut Vec<Undone>) {
+fn restrict_devices(extra: &[&Path], undone: &mut Vec<UndoneStep>) {
     let mut devices = Vec::new();
     let wanted = DEVICES.iter().map(|path| (Path::new(path), false));
     for (path, must_exist) in wanted.chain(extra.iter().map(|path| (*path, true))) {
         match reach(path) {
             Ok(device) => devices.push((path, device)),
             Err(Errno::NOENT) if !must_exist => {}
-            Err(errno) => undone.push(Undone::new(Step::Device(path.to_owned()), errno)),
+            Err(errno) => undone.push(UndoneStep::new(Step::Device(path.to_owned()), errno)),
         }
     }
     let terminals = reach(Path::new(TERMINALS)).ok();
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
     if let Err(errno) = rustix::mount::mount("tmpfs", DEV, "tmpfs", flags, DEV_OPTIONS) {
-        undone.push(Undone::new(Step::Device(DEV.into()), errno));
+        undone.push(UndoneStep::new(Step::Device(DEV.into()), errno));
         return;
     }
     for (path, device) in devices {
         if let Err(source) = show(path, &device) {
-            undone.push(Undone::new(Step::Device(path.to_owned()), source));
+            undone.push(UndoneStep::new(Step::Device(path.to_owned()), source));
         }
     }
     let others = || -> io::Result<()> {
@@ -267,7 +267,7 @@ fn restrict_devices(extra: &[&Path], undone: &mut Vec<Undone>) {
         Ok(rustix::mount::mount_remount(DEV, flags, c"")?)
     };
     if let Err(source) = others() {
-        undone.push(Undone::new(Step::Device(DEV.into()), source));
+        undone.push(UndoneStep::new(Step::Device(DEV.into()), source));
     }
 }
 
@@ -293,7 +293,7 @@ fn show(path: &Path, device: &OwnedFd) -> io::Result<()> {
 }
 
 /// Hides these paths and what no service needs.
-fn hide(paths: &[&Path], undone: &mut Vec<Undone>) {
+fn hide(paths: &[&Path], undone: &mut Vec<UndoneStep>) {
     let mut hidden = Vec::new();
     for path in HIDDEN.iter().map(Path::new).chain(paths.iter().copied()) {
         // Several may be links to one.
@@ -318,7 +318,7 @@ fn hide(paths: &[&Path], undone: &mut Vec<Undone>) {
     }
 }
 
-fn make_tmp_private(undone: &mut Vec<Undone>) {
+fn make_tmp_private(undone: &mut Vec<UndoneStep>) {
     let mut private = Vec::new();
     for path in TEMPORARY {
         let mut make = || -> io::Result<()> {
@@ -335,10 +335,10 @@ fn make_tmp_private(undone: &mut Vec<Undone>) {
 }
 
 /// What does not exist needs no protection.
-fn report(done: io::Result<()>, step: impl FnOnce() -> Step, undone: &mut Vec<Undone>) {
+fn report(done: io::Result<()>, step: impl FnOnce() -> Step, undone: &mut Vec<UndoneStep>) {
     match done {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            undone.push(Undone::new(step(), source));
+            undone.push(UndoneStep::new(step(), source));
         }
         _ => {}
     }

@@ -9,7 +9,7 @@ use super::object::{Element, ElementData, MapData, NewChain, NewSet, RangeEnd};
 use super::rule::NewRule;
 use super::userdata;
 use super::{msg, nfgenmsg};
-use crate::wire::{Emit, Writer};
+use crate::wire::{Emitter, Writer};
 
 /// `man 7 netlink`.
 const NLM_F_REPLACE: u16 = 0x100;
@@ -32,7 +32,7 @@ const ELEMENTS_SIZE: usize = 48 * 1024;
 impl Operation {
     /// Passes its messages to `emit`: one, or several if its elements do not fit into one. `set_id`
     /// identifies a new set in its batch.
-    pub(crate) fn encode(&self, set_id: u32, emit: Emit<'_>) {
+    pub(crate) fn encode(&self, set_id: u32, emit: Emitter<'_>) {
         match self {
             Self::AddTable { table, comment, mode } => {
                 emit(msg::NEW_TABLE, mode.flags(), &|writer| {
@@ -236,7 +236,7 @@ fn encode_rule(writer: &mut Writer, rule: &NewRule, handle: Option<u64>) {
 
 /// Writes elements in as many messages as they need.
 fn encode_elements(
-    emit: Emit<'_>,
+    emit: Emitter<'_>,
     kind: u16,
     flags: u16,
     table: &TableRef,

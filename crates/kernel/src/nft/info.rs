@@ -260,7 +260,7 @@ fn read_fields(description: &Attribute<'_>) -> Vec<u32> {
 
 /// An element, or the marker of the end of a range of single keys.
 #[derive(Debug)]
-pub(crate) enum Listed {
+pub(crate) enum ListEntry {
     Element(Element),
     RangeEnd(Key),
     /// The element for all keys that have none: NFT_SET_ELEM_CATCHALL. Kernel: 5.13.
@@ -268,7 +268,7 @@ pub(crate) enum Listed {
 }
 
 /// Reads the elements of one reply.
-pub(crate) fn decode_elements(message: &Message<'_>) -> Option<Vec<Listed>> {
+pub(crate) fn decode_elements(message: &Message<'_>) -> Option<Vec<ListEntry>> {
     let (_, attributes) = open(message, msg::NEW_ELEMENT)?;
     let lists = attributes.filter(|attribute| attribute.kind == 3);
     Some(
@@ -279,10 +279,10 @@ pub(crate) fn decode_elements(message: &Message<'_>) -> Option<Vec<Listed>> {
     )
 }
 
-fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
+fn decode_element(element: &Attribute<'_>) -> Option<ListEntry> {
     let flags = element.find(3).and_then(|flags| flags.u32_be()).unwrap_or_default();
     if flags & NFT_SET_ELEM_CATCHALL != 0 {
-        return Some(Listed::CatchAll);
+        return Some(ListEntry::CatchAll);
     }
     let key = Key::from_bytes(expr_decode::read_value(&element.find(1)?)?);
     let mut decoded = Element { key, end: None, data: None, comment: None };
@@ -294,7 +294,7 @@ fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
                 decoded.data = value.map(ElementData::Value).or_else(verdict);
             }
             3 if attribute.u32_be()? & NFT_SET_ELEM_INTERVAL_END != 0 => {
-                return Some(Listed::RangeEnd(decoded.key));
+                return Some(ListEntry::RangeEnd(decoded.key));
             }
             6 => decoded.comment = userdata::find_text(attribute.value, userdata::COMMENT),
             10 => {
@@ -304,18 +304,18 @@ fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
             _ => {}
         }
     }
-    Some(Listed::Element(decoded))
+    Some(ListEntry::Element(decoded))
 }
 
 /// Restores the elements' ends. Ranges of one set do not overlap, so the end of each is the next
 /// marker after it.
-pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
+pub(crate) fn join_ranges(listed: Vec<ListEntry>) -> Vec<Element> {
     let (mut elements, mut ends) = (Vec::new(), Vec::new());
     for entry in listed {
         match entry {
-            Listed::Element(element) => elements.push(element),
-            Listed::RangeEnd(key) => ends.push(key),
-            Listed::CatchAll => {}
+            ListEntry::Element(element) => elements.push(element),
+            ListEntry::RangeEnd(key) => ends.push(key),
+            ListEntry::CatchAll => {}
         }
     }
     ends.sort_unstable_by(|one, other| one.bytes().cmp(other.bytes()));
@@ -335,8 +335,8 @@ pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
 
 /// Restores the ends of as many elements as were read of a larger set. A range whose end was not
 /// read is left out.
-pub(crate) fn join_some_ranges(listed: Vec<Listed>) -> Vec<Element> {
-    let has_ends = listed.iter().any(|entry| matches!(entry, Listed::RangeEnd(_)));
+pub(crate) fn join_some_ranges(listed: Vec<ListEntry>) -> Vec<Element> {
+    let has_ends = listed.iter().any(|entry| matches!(entry, ListEntry::RangeEnd(_)));
     let mut elements = join_ranges(listed);
     elements.retain(|element| match &element.end {
         Some(RangeEnd::Single(last)) => last.bytes().iter().any(|byte| *byte != 0xff),

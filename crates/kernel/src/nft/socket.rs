@@ -8,7 +8,8 @@ use super::batch::Batch;
 use super::batch_encode::encode_question;
 use super::hooks::{self, HookInfo};
 use super::info::{
-    ChainInfo, Listed, RuleInfo, SetInfo, TableInfo, decode_elements, join_ranges, join_some_ranges,
+    ChainInfo, ListEntry, RuleInfo, SetInfo, TableInfo, decode_elements, join_ranges,
+    join_some_ranges,
 };
 use super::key::Key;
 use super::names::{Family, HookPoint, TableRef};
@@ -362,8 +363,8 @@ impl NftSocket {
             Request { operation: &operation, kind: msg::GET_ELEMENT, flags: 0, body: &body };
         let found = self.socket.dump_at_most(&request, limit, Vec::len, decode_elements);
         let (listed, more) = nothing_if(found, &ABSENT)?;
-        let listed: Vec<Listed> = listed.into_iter().flatten().collect();
-        let for_others = listed.iter().any(|one| matches!(one, Listed::CatchAll));
+        let listed: Vec<ListEntry> = listed.into_iter().flatten().collect();
+        let for_others = listed.iter().any(|one| matches!(one, ListEntry::CatchAll));
         let elements = if more { join_some_ranges(listed) } else { join_ranges(listed) };
         Ok(SomeElements { elements, more, for_others })
     }

@@ -117,7 +117,7 @@ pub struct Flow {
 
 /// What a rule, or the policy of a chain, did to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judged {
+pub struct TraceStep {
     /// The table.
     pub table: TableRef,
     /// The chain.
@@ -191,7 +191,7 @@ impl FlowTrace {
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`].
-    pub fn heard(&mut self) -> Result<Vec<Judged>, NetlinkError> {
+    pub fn heard(&mut self) -> Result<Vec<TraceStep>, NetlinkError> {
         let mut found = Vec::new();
         while found.len() < MOST {
             self.buffer.clear();
@@ -226,7 +226,7 @@ impl AsFd for FlowTrace {
     }
 }
 
-impl Judged {
+impl TraceStep {
     /// Says whether the packet ends here.
     #[must_use]
     pub fn is_drop(&self) -> bool {
@@ -373,12 +373,12 @@ fn header_is(rule: NewRule, offset: u32, data: Vec<u8>) -> NewRule {
 }
 
 /// Reads a message, and remembers what only the first message about a packet contains.
-fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<Judged> {
+fn decode(message: &Message<'_>, heads: &mut BTreeMap<u32, Head>) -> Option<TraceStep> {
     if message.kind != TRACE {
         return None;
     }
     let family = Family::from_number(*message.body.first()?)?;
-    let mut judged = Judged {
+    let mut judged = TraceStep {
         table: TableRef::new(family, ""),
         chain: String::new(),
         rule: None,

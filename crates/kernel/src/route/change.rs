@@ -13,7 +13,7 @@ use super::{
     routes, rule, tc,
 };
 use crate::netlink::NetlinkError;
-use crate::wire::{Emit, Writer};
+use crate::wire::{Emitter, Writer};
 
 /// `man 7 netlink`.
 const NLM_F_REPLACE: u16 = 0x100;
@@ -173,7 +173,7 @@ impl Error for ApplyError {
 
 impl Change {
     /// Passes its messages to `emit`: one, or two where the kernel needs two steps for one change.
-    pub(crate) fn encode(&self, emit: Emit<'_>) {
+    pub(crate) fn encode(&self, emit: Emitter<'_>) {
         if let Self::SetLink { ifindex, set } = self
             && let Some((first, second)) = set.split()
         {

@@ -23,16 +23,16 @@ fn read(text: &[u8]) -> Vec<Event> {
 fn what_the_kernel_wrote_is_read() {
     let event = |at_us, interrupted, what| Event { at_us, thread: 1930, interrupted, what };
     let packet = 0x40ed_9fae;
-    let queued = What::Queued { packet, link: "eth0".to_owned(), length: 215 };
-    let received = What::Received { packet, link: "vethd4".to_owned(), length: 201 };
-    let dropped = What::Dropped {
+    let queued = PacketEvent::Queued { packet, link: "eth0".to_owned(), length: 215 };
+    let received = PacketEvent::Received { packet, link: "vethd4".to_owned(), length: 201 };
+    let dropped = PacketEvent::Dropped {
         packet,
         protocol: 0x0800,
         function: "nft_do_chain".to_owned(),
         reason: "NETFILTER_DROP".to_owned(),
     };
     let expected = [
-        event(63_484_859_890, false, What::Marked("netwright probe 1".to_owned())),
+        event(63_484_859_890, false, PacketEvent::Marked("netwright probe 1".to_owned())),
         event(63_484_859_945, false, queued),
         event(63_484_859_948, true, received),
         event(63_484_861_476, true, dropped),
@@ -49,7 +49,7 @@ fn older_kernels_say_less() {
           <idle>-0       [001] ..s.    12.000002: kfree_skb: skbaddr=ffff888103c4ab00 protocol=2048 location=00000000f7be23c3
 ";
     let events = read(text.as_bytes());
-    let what = What::Dropped {
+    let what = PacketEvent::Dropped {
         packet: 0xffff_8881_03c4_ab00,
         protocol: 0x0800,
         function: String::new(),

@@ -5,12 +5,12 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use kernel::Errno;
-use kernel::nft::trace::{Flow, FlowTrace, Judged, Protocol};
+use kernel::nft::trace::{Flow, FlowTrace, Protocol, TraceStep};
 use kernel::nft::{
     Batch, Family, Hook, HookPoint, NewChain, NewRule, NftSocket, TableRef, Value, field,
 };
 use kernel::route::RouteSocket;
-use kernel::tracefs::{Trace, What};
+use kernel::tracefs::{PacketEvent, Trace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::guard::{in_netns, lo_up, sh, skip};
@@ -45,10 +45,10 @@ fn sender() -> (UdpSocket, Flow) {
 }
 
 /// Waits until a packet is dropped; returns all events until then.
-fn until_dropped(trace: &mut FlowTrace) -> Vec<Judged> {
+fn until_dropped(trace: &mut FlowTrace) -> Vec<TraceStep> {
     let deadline = Timespec::try_from(DEADLINE).unwrap();
     let mut all = Vec::new();
-    while !all.iter().any(Judged::is_drop) {
+    while !all.iter().any(TraceStep::is_drop) {
         let mut waiting = [PollFd::from_borrowed_fd(trace.as_fd(), PollFlags::IN)];
         assert_eq!(poll(&mut waiting, Some(&deadline)).unwrap(), 1, "nothing is heard: {all:?}");
         all.extend(trace.heard().unwrap());
@@ -105,10 +105,11 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
         let mut tries = 0;
         let (events, packet) = loop {
             let events = trace.read().unwrap();
-            let begin = events.iter().position(|one| one.what == What::Marked("here".to_owned()));
+            let begin =
+                events.iter().position(|one| one.what == PacketEvent::Marked("here".to_owned()));
             let thread = events[begin.unwrap()].thread;
             let queued = events.iter().find_map(|one| match &one.what {
-                What::Queued { packet, link, length: 337 }
+                PacketEvent::Queued { packet, link, length: 337 }
                     if link == "lo" && one.thread == thread =>
                 {
                     Some(*packet)
@@ -116,8 +117,7 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
                 _ => None,
             });
             let packet = queued.unwrap_or_else(|| panic!("{events:#?}"));
-            let is_end =
-                |what: &What| matches!(what, What::Dropped { packet: one, .. } if *one == packet);
+            let is_end = |what: &PacketEvent| matches!(what, PacketEvent::Dropped { packet: one, .. } if *one == packet);
             if events.iter().any(|one| is_end(&one.what)) {
                 break (events, packet);
             }
@@ -126,14 +126,14 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
             std::thread::yield_now();
         };
         let received = events.iter().any(|one| {
-            let here = What::Received { packet, link: "lo".to_owned(), length: LENGTH };
+            let here = PacketEvent::Received { packet, link: "lo".to_owned(), length: LENGTH };
             one.what == here
         });
         assert!(received, "{events:#?}");
         let reasons: Vec<_> = events
             .iter()
             .filter_map(|one| match &one.what {
-                What::Dropped { packet: own, protocol: 0x0800, function, reason }
+                PacketEvent::Dropped { packet: own, protocol: 0x0800, function, reason }
                     if *own == packet =>
                 {
                     Some((function.as_str(), reason.as_str()))
@@ -169,9 +169,10 @@ fn a_flood_of_packets_of_one_length_hides_no_beginning() {
         }
         let events = trace.read().unwrap();
         assert!((1_000..=MOST_EVENTS).contains(&events.len()), "{}", events.len());
-        let begin = events.iter().position(|one| one.what == What::Marked("here".to_owned()));
+        let begin =
+            events.iter().position(|one| one.what == PacketEvent::Marked("here".to_owned()));
         let mut behind = events[begin.unwrap()..].iter();
-        let queued = behind.find(|one| matches!(one.what, What::Queued { length: 359, .. }));
+        let queued = behind.find(|one| matches!(one.what, PacketEvent::Queued { length: 359, .. }));
         assert!(queued.is_some(), "{:#?}", &events[..100]);
     });
 }

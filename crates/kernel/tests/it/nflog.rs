@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernel::Errno;
 use kernel::netns::Netns;
-use kernel::nflog::{Heard, NflogSocket, Settings};
+use kernel::nflog::{LogBatch, NflogSocket, Settings};
 use kernel::nft::{Batch, Family, Hook, HookPoint, NewChain, NewRule, NftSocket, TableRef};
 use kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,7 +35,7 @@ fn socket(address: &str) -> (UdpSocket, SocketAddr) {
     (socket, at)
 }
 
-fn next(log: &mut NflogSocket) -> Heard {
+fn next(log: &mut NflogSocket) -> LogBatch {
     let mut waiting = [PollFd::from_borrowed_fd(log.as_fd(), PollFlags::IN)];
     let deadline = Timespec::try_from(DEADLINE).unwrap();
     assert_eq!(poll(&mut waiting, Some(&deadline)).unwrap(), 1, "nothing is heard");
@@ -51,7 +51,7 @@ fn packets_are_heard_with_their_headers() {
         for delay in [Duration::ZERO, Duration::from_millis(10)] {
             let settings = Settings { delay, ..Settings::default() };
             let mut log = NflogSocket::open(GROUP, &settings).unwrap();
-            assert_eq!(log.heard().unwrap(), Heard::default());
+            assert_eq!(log.heard().unwrap(), LogBatch::default());
             let error = NflogSocket::open(GROUP, &settings).unwrap_err();
             assert_eq!(error.errno(), Some(Errno::PERM), "a group is one socket's");
             for address in ["127.0.0.1", "::1"] {
@@ -80,7 +80,7 @@ fn packets_are_heard_with_their_headers() {
             NflogSocket::open_in(&Netns::current().unwrap(), GROUP, &Settings::default()).unwrap();
         socket("127.0.0.1").0.send_to(b"packet", ("127.0.0.1", 9)).unwrap();
         assert_eq!(next(&mut here).packets.len(), 1);
-        assert_eq!(elsewhere.heard().unwrap(), Heard::default());
+        assert_eq!(elsewhere.heard().unwrap(), LogBatch::default());
     });
 }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use netwright_ovsdb::vswitch::{Bridge, DATABASE, TypedRow as _};
 use netwright_ovsdb::{
-    Atom, Client, Condition, Event, Limits, MonitorRequest, Mutation, OvsdbError, Remote, Row,
-    Select, Transaction, Until, Value,
+    Atom, Client, Condition, Event, Limits, MonitorRequest, MonitorSelect, Mutation, OvsdbError,
+    Remote, Row, Transaction, Value, WaitCondition,
 };
 use testkit::Lab;
 use testkit::real::Ovs;
@@ -97,7 +97,7 @@ fn a_transaction_is_done_whole_or_not_at_all() {
     let mut conflict = change();
     let gone = [Row::new().with("name", "br0")];
     let condition = vec![Condition::equals("name", "br0")];
-    conflict.assume("Bridge", condition.clone(), &["name"], Until::NotEqual, &gone);
+    conflict.assume("Bridge", condition.clone(), &["name"], WaitCondition::NotEqual, &gone);
     assert!(client.transact(&conflict, soon()).unwrap_err().is_conflict());
     let mut aborted = change();
     aborted.abort();
@@ -112,7 +112,7 @@ fn a_transaction_is_done_whole_or_not_at_all() {
     assert_eq!(ovs.vsctl(&["get", "bridge", "br0", "external_ids"]), "{made-by=test}");
 
     let mut done = change();
-    done.assume("Bridge", condition, &["name"], Until::Equal, &gone);
+    done.assume("Bridge", condition, &["name"], WaitCondition::Equal, &gone);
     let more = [Mutation::insert("external_ids", Value::map([("more", "1")]))];
     let mutated = done.mutate("Bridge", vec![Condition::is(&uuid)], &more);
     let nothing = done.delete("QoS", vec![]);
@@ -131,8 +131,11 @@ fn changes_are_told_while_they_are_waited_for() {
     let ovs = Ovs::database_only(&lab);
     let mut client = connect(&ovs);
     client.transact(&add_bridge("br0"), soon()).unwrap();
-    let request =
-        MonitorRequest { table: "Bridge", columns: &["name", "external_ids"], select: Select::ALL };
+    let request = MonitorRequest {
+        table: "Bridge",
+        columns: &["name", "external_ids"],
+        select: MonitorSelect::ALL,
+    };
     let there = client.monitor(DATABASE, "bridges", &[request], soon()).unwrap();
     assert_eq!(there.len(), 1);
     assert_eq!(there[0].new.as_ref().unwrap().text("name"), "br0");

@@ -26,7 +26,7 @@ fn pki(lab: &Lab, dir: &str, names: &[&str]) -> Pki {
 }
 
 /// The error's whole chain.
-fn told(error: &OvsdbError) -> String {
+fn chain_text(error: &OvsdbError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -40,7 +40,7 @@ fn told(error: &OvsdbError) -> String {
 fn ask(lab: &Lab, remote: &Remote) -> Result<Vec<String>, String> {
     lab.enter(|| {
         let client = Client::connect(remote, Limits::default(), soon());
-        client.and_then(|mut client| client.databases(soon())).map_err(|error| told(&error))
+        client.and_then(|mut client| client.databases(soon())).map_err(|error| chain_text(&error))
     })
 }
 

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use self::node::Node;
-use crate::engine::{Attaching, Enter, Kind, Removal};
+use crate::engine::{Addition, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::namespaces::Namespaces;
@@ -62,7 +62,7 @@ pub(crate) struct Bandwidth;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// The host's end of the pair.
     host_ifname: String,
     /// Its ifindex: a later link may have its name.
@@ -77,11 +77,11 @@ pub(crate) struct Recorded {
 
 impl Kind for Bandwidth {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Never;
+    const ENTER: NetnsEntry = NetnsEntry::Never;
     type Raw = config::Raw;
     type Config = Limits;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     /// Also warns of what an administrator may not expect.
     fn config(call: &Call<'_>) -> Result<Limits, Failure> {
@@ -99,10 +99,10 @@ impl Kind for Bandwidth {
     }
 
     /// Enforces the limits, or other ones than an earlier ADD.
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, limits) = (attaching.call, attaching.config);
         let before = attaching.earlier_record();
-        let before: Option<Recorded> = before.as_ref().and_then(attachment::recorded_in);
+        let before: Option<RecordData> = before.as_ref().and_then(attachment::recorded_in);
         if limits.is_empty() && before.is_none() {
             return Ok(call.prev_result()?.unwrap_or_default());
         }
@@ -141,13 +141,13 @@ fn shape(
     namespaces: &mut Namespaces,
     host: Link,
     limits: &Limits,
-    before: Option<Recorded>,
+    before: Option<RecordData>,
 ) -> Result<Option<Link>, Failure> {
     let key = call.attachment();
     let (host_ifname, host_index) = (host.name.clone(), host.index);
     let mut node = Node::observe(&mut namespaces.host, key, host)?;
     let own_hook = node.recall(before.as_ref()) && limits.egress.is_some();
-    let mut recorded = Recorded { host_ifname, host_index, fair: false, own_hook };
+    let mut recorded = RecordData { host_ifname, host_index, fair: false, own_hook };
     let netns = &namespaces.netns;
     attachment::write_record(call, index, NAME, &recorded, netns)?;
     let shaped = node.shape(limits).map_err(|error| {

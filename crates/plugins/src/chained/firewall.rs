@@ -28,16 +28,16 @@ use ::firewall::firewalld::{Source, TRUSTED};
 use ::firewall::forward::{Blocker, Sender};
 use ::firewall::iptables::isolation;
 use ::firewall::{Concern, Plan, iptables, reference};
-use ::wanted::Foreign;
+use ::wanted::ForeignPart;
 use cni::{AddResult, AttachmentKey, Version, code};
 use cni_plugin::{Call, Info, Role};
 use state::Index;
 
 use self::config::{Backend, Config};
-use self::recorded::Recorded;
+use self::recorded::RecordData;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use self::wanted::{foreign, put};
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Wants as _};
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal, Wants as _};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{collect, remove_own, remove_stale, with_firewall};
@@ -58,11 +58,11 @@ pub(crate) struct FirewallPlugin;
 
 impl Kind for FirewallPlugin {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Never;
+    const ENTER: NetnsEntry = NetnsEntry::Never;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -114,12 +114,12 @@ impl Kind for FirewallPlugin {
         Ok(())
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         config.warning().into_iter().for_each(|warning| call.warn(warning));
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
         let key = attaching.key();
-        let before = Recorded::read(index, key);
+        let before = RecordData::read(index, key);
         let wanted = want(call, config, &result, before.as_ref())?;
         wanted.joined(before.as_ref()).write(call, index)?;
         // What an earlier ADD created works until DEL, which finds both in the record.
@@ -169,8 +169,8 @@ impl Kind for FirewallPlugin {
         }
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         failures.note("nftables", collect(call, index, CONCERNS, spared));
         let network = call.network().as_str();
         let left = reference::gc_accepts(network, &|hash| spared.contains(hash));
@@ -182,8 +182,8 @@ fn put_in_place(
     call: &Call<'_>,
     index: &Index,
     config: &Config,
-    wanted: &Recorded,
-    before: Option<&Recorded>,
+    wanted: &RecordData,
+    before: Option<&RecordData>,
 ) -> Result<(), Failure> {
     let key = call.attachment();
     if !wanted.plan.is_empty() {
@@ -191,7 +191,7 @@ fn put_in_place(
     }
     let parts = foreign(config, wanted);
     let (zones, others): (Vec<_>, Vec<_>) =
-        parts.iter().partition(|part| matches!(part, Foreign::Zones(_)));
+        parts.iter().partition(|part| matches!(part, ForeignPart::Zones(_)));
     others.into_iter().try_for_each(|part| put(call, index, part))?;
     // An address can be in only one zone at a time.
     let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();
@@ -205,8 +205,8 @@ fn put_in_place(
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
-    now: &Recorded,
-    before: &Recorded,
+    now: &RecordData,
+    before: &RecordData,
 ) -> Result<(), Failure> {
     remove_stale(index, key, &before.plan, &now.plan)?;
     let gone: Vec<IpAddr> = before

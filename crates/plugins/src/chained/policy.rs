@@ -75,8 +75,8 @@ use self::daemon::Daemon;
 use self::ends::Ends;
 use self::frames::Need;
 use self::link::{HostSide, Side};
-use self::table::Forgotten;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
+use self::table::ForgetOutcome;
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal, Undo};
 use crate::shared::attachment::{is_stale, recorded_in, unavailable};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -102,11 +102,11 @@ pub(crate) struct Policy;
 
 impl Kind for Policy {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Never;
+    const ENTER: NetnsEntry = NetnsEntry::Never;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = AttachmentRecord;
-    type Kept = ();
+    type RecordData = AttachmentRecord;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -134,7 +134,7 @@ impl Kind for Policy {
         })
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         let result = call.require_prev_result(NO_PREVIOUS)?;
         ::firewall::others_delete();
@@ -220,7 +220,7 @@ impl Kind for Policy {
                 let forgotten = table::forget(index, key, &ends);
                 // Without a record, they may be addresses of a container that is not ours.
                 if recorded.is_some()
-                    && let Ok(Forgotten::Gone(gone)) = &forgotten
+                    && let Ok(ForgetOutcome::Gone(gone)) = &forgotten
                     && let Err(error) = gone.end_flows()
                 {
                     removal.call.warn(format_args!("connections of its addresses stay: {error}"));
@@ -248,8 +248,8 @@ impl Kind for Policy {
         found
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         // The plugin that made a link may have closed it, and this one's ADD is still to come.
         let stays = |hash: &str| {
             spared.contains(hash) || index.of_hash(hash).found.iter().any(gate::closed_by)
@@ -510,9 +510,9 @@ fn traffic_off(removal: &Removal<'_, Policy>) -> Result<(bool, bool), Failure> {
         None => {
             let result = removal.prev_result().unwrap_or_default();
             match link::listed(&mut host, removal.key, &result)? {
-                link::Listed::Own(link) => Some(*link),
-                link::Listed::Gone => None,
-                link::Listed::Anothers => return Ok((false, false)),
+                link::ListedLink::Own(link) => Some(*link),
+                link::ListedLink::Gone => None,
+                link::ListedLink::Anothers => return Ok((false, false)),
             }
         }
     };

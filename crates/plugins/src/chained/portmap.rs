@@ -35,9 +35,9 @@ use kernel::route::RouteSocket;
 use state::{Index, Record};
 
 use self::config::{Backend, Config, Iptables};
-use self::flows::When;
-use self::recorded::{Recorded, host_ports};
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use self::flows::PortChange;
+use self::recorded::{RecordData, host_ports};
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{collect, remove_own, remove_stale, with_firewall};
@@ -60,11 +60,11 @@ pub(crate) struct Portmap;
 
 impl Kind for Portmap {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Never;
+    const ENTER: NetnsEntry = NetnsEntry::Never;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -78,7 +78,7 @@ impl Kind for Portmap {
         ready.map_err(|failure| failure.with_code(code::PLUGIN_NOT_AVAILABLE))
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         let result = call.require_prev_result("must be called as chained plugin")?;
         let key = attaching.key();
@@ -90,7 +90,7 @@ impl Kind for Portmap {
             attaching.remove_earlier()?;
             return Ok(result);
         }
-        let before = Recorded::read(index, key);
+        let before = RecordData::read(index, key);
         let mut want = want(call, config, &result, None)?;
         let way = answers::plan(attaching, &result)?;
         want.recorded.answers = way.as_ref().map(|way| way.recorded.clone());
@@ -107,7 +107,7 @@ impl Kind for Portmap {
         if both != want.recorded {
             want.recorded.write(call, index)?;
         }
-        flows::forget(call, index, &want.recorded, When::Added);
+        flows::forget(call, index, &want.recorded, PortChange::Added);
         for taken in taken::find(&config.forwards, families(&addresses)) {
             if !taken.is_on_behalf() {
                 call.warn(taken);
@@ -134,14 +134,14 @@ impl Kind for Portmap {
         }
         failures.note("nftables", remove_own(index, key, plan, CONCERNS));
         if let Some(recorded) = recorded {
-            flows::forget(call, index, recorded, When::Removed);
+            flows::forget(call, index, recorded, PortChange::Removed);
         }
         answers::remove(removal);
         failures.note("the container's other networks", siblings::take_over(call, index, key));
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         let left = reference::gc_hostports(call.network().as_str(), &spared.keys());
         failures.note("rules of the reference plugin", left);
         failures.note("nftables", collect(call, index, CONCERNS, spared));
@@ -152,7 +152,7 @@ impl Kind for Portmap {
 /// another plugin's, or the reference's chains have the ports.
 #[must_use]
 pub fn published(record: &Record) -> Option<Vec<Forward>> {
-    Some(record).filter(|record| record.plugin == NAME).and_then(Recorded::of)?.forwards()
+    Some(record).filter(|record| record.plugin == NAME).and_then(RecordData::of)?.forwards()
 }
 
 /// Returns the first address of each family on the container's interface.
@@ -169,8 +169,8 @@ fn families(addresses: &[IpNet]) -> Families {
 }
 
 /// What an attachment needs: the recorded part, and what only iptables has to know.
-struct Want {
-    recorded: Recorded,
+struct WantedForwards {
+    recorded: RecordData,
     iptables: Option<Chains>,
 }
 
@@ -180,8 +180,8 @@ fn want(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    known: Option<&Recorded>,
-) -> Result<Want, Failure> {
+    known: Option<&RecordData>,
+) -> Result<WantedForwards, Failure> {
     let addresses = addresses(result, call.ifname().as_str());
     let target = |address: &IpNet| {
         let host_ifname = match (config.snat, known) {
@@ -213,8 +213,8 @@ fn want(
     let ports = |protocol| host_ports(protocol, &config.forwards, &targets);
     let (udp, sctp) = (ports(Protocol::Udp), ports(Protocol::Sctp));
     let answers = known.and_then(|known| known.answers.clone());
-    let recorded = Recorded { plan, iptables: iptables.is_some(), udp, sctp, answers };
-    Ok(Want { recorded, iptables })
+    let recorded = RecordData { plan, iptables: iptables.is_some(), udp, sctp, answers };
+    Ok(WantedForwards { recorded, iptables })
 }
 
 fn chains(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Chains {
@@ -277,8 +277,8 @@ fn leads_by_default(host: &mut RouteSocket, address: IpAddr) -> Result<bool, Fai
 fn put_in_place(
     index: &Index,
     key: &AttachmentKey,
-    want: &Want,
-    before: Option<&Recorded>,
+    want: &WantedForwards,
+    before: Option<&RecordData>,
 ) -> Result<(), Failure> {
     // Before the old state is removed, so that it stays if another attachment holds a port.
     let (passed_over, outlived) = with_firewall(index, |firewall| {
@@ -305,8 +305,8 @@ fn put_in_place(
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
-    now: &Recorded,
-    before: &Recorded,
+    now: &RecordData,
+    before: &RecordData,
 ) -> Result<(), Failure> {
     if before.iptables && !now.iptables {
         reference::remove_hostports(key, &[])?;

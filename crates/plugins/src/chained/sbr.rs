@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use state::Record;
 
 use self::config::Config;
-use crate::engine::{Attaching, Enter, Kind, Removal};
+use crate::engine::{Addition, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::policy::Policy;
@@ -49,7 +49,7 @@ pub(crate) struct Sbr;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// Which table packets from which address use.
     sources: Vec<Source>,
     /// Whether the tables are ours, with their routes.
@@ -63,7 +63,7 @@ pub(crate) struct Recorded {
     ifindex: Option<u32>,
 }
 
-impl Recorded {
+impl RecordData {
     /// Returns the tables that ADD chose: none if they were given.
     fn tables(recorded: Option<&Self>) -> &[Source] {
         recorded.filter(|one| one.own_tables).map_or(&[], |one| &one.sources)
@@ -84,11 +84,11 @@ pub(crate) struct Source {
 
 impl Kind for Sbr {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Always;
+    const ENTER: NetnsEntry = NetnsEntry::Always;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -104,7 +104,7 @@ impl Kind for Sbr {
         })
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, config) = (attaching.call, attaching.config);
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let ifname = call.ifname().as_str();
@@ -112,12 +112,12 @@ impl Kind for Sbr {
         let netns = call.open_netns()?;
         let record = attaching.earlier_record();
         let before = record.as_ref().filter(|record| is_of(record, &netns));
-        let before: Option<Recorded> = before.and_then(attachment::recorded_in);
+        let before: Option<RecordData> = before.and_then(attachment::recorded_in);
         let _lock = netns_lock::lock(&netns)?;
         let mut socket = RouteSocket::open_in(&netns)?;
         let link = find_link(&mut socket, ifname)?;
         let policy = Policy::read(&mut socket)?;
-        let known = Recorded::tables(before.as_ref());
+        let known = RecordData::tables(before.as_ref());
         let sources = plan::sources(config, &ips, &policy, known);
         // ADD moves the routes that are there.
         let items = wanted::items(config, &ips, &sources, &[], ifname);
@@ -125,7 +125,7 @@ impl Kind for Sbr {
         let steps: Vec<Step> = steps.collect();
         let own_tables = config.table.is_none();
         let routes = plan::near_routes(&items, link.index, &policy);
-        let recorded = Recorded { sources, own_tables, routes, ifindex: Some(link.index) };
+        let recorded = RecordData { sources, own_tables, routes, ifindex: Some(link.index) };
         attaching.replace_record(record, &recorded, &netns)?;
         steps::apply(&mut socket, &steps)?;
         Ok(result)

@@ -45,8 +45,8 @@ use self::allowlist::Allowlist;
 pub use self::config::DATA_DIR;
 use self::config::{Config, LinkValues};
 use self::node::Node;
-use self::plan::{AddObserved, Recorded};
-use crate::engine::{Attaching, Enter, Kind, Removal, Wants as _};
+use self::plan::{AddObservation, RecordData};
+use crate::engine::{Addition, Kind, NetnsEntry, Removal, Wants as _};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::trial;
@@ -86,11 +86,11 @@ impl Kind for Tuning {
     const INFO: Info = INFO;
     // `remove` opens the namespace once the backup or the record says that there is something to
     // restore.
-    const ENTER: Enter = Enter::Never;
+    const ENTER: NetnsEntry = NetnsEntry::Never;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -115,7 +115,7 @@ impl Kind for Tuning {
         trial::in_fresh_netns(|_| node::look(&config.sysctls))
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, config) = (attaching.call, attaching.config);
         Tuning::require_allowed(config)?;
         let mut result = call.require_prev_result(Tuning::NO_PREVIOUS)?;
@@ -158,7 +158,7 @@ fn add_in_netns(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), F
         .as_ref()
         .and_then(|recorded| recorded.backup.clone())
         .unwrap_or_else(|| backup::path(&config.data_dir, key));
-    let known = AddObserved { recorded, stale, ..AddObserved::default() };
+    let known = AddObservation { recorded, stale, ..AddObservation::default() };
     let observed = observe(call, &mut node, config, known, &backup_path)?;
     plan::run(&plan::add(config, backup_path, &observed), &mut node)
 }
@@ -167,9 +167,9 @@ fn observe(
     call: &Call<'_>,
     node: &mut Node<'_>,
     config: &Config,
-    known: AddObserved,
+    known: AddObservation,
     backup_path: &Path,
-) -> Result<AddObserved, Failure> {
+) -> Result<AddObservation, Failure> {
     let mut observed = known;
     if !config.link.is_empty() {
         let link = node.link()?.ok_or_else(|| {

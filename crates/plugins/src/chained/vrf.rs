@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use self::config::Config;
-use self::moving::Moving;
-use crate::engine::{Attaching, Enter, Kind, Removal, Undo};
+use self::moving::MoveLoss;
+use crate::engine::{Addition, Kind, NetnsEntry, Removal, Undo};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::{attachment, netns_lock, trial};
@@ -51,7 +51,7 @@ pub(crate) struct Vrf;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// The VRF.
     vrf: String,
     /// Its table and its hardware address, in case another program removes it.
@@ -61,7 +61,7 @@ pub(crate) struct Recorded {
     mac: Option<String>,
     /// What the interface had, until it has it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    moving: Option<Moving>,
+    moving: Option<MoveLoss>,
     /// The interface's ifindex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ifindex: Option<u32>,
@@ -69,11 +69,11 @@ pub(crate) struct Recorded {
 
 impl Kind for Vrf {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::Always;
+    const ENTER: NetnsEntry = NetnsEntry::Always;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -85,7 +85,7 @@ impl Kind for Vrf {
         trial::require_kind("vrf", LinkKind::Vrf { table: TRIAL_TABLE }, "CONFIG_NET_VRF")
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let call = attaching.call;
         let result = call.require_prev_result(NO_PREVIOUS)?;
         enter(call, attaching.index, &call.open_netns()?, attaching.config)?;
@@ -114,14 +114,14 @@ fn enter_locked<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<(), Failure> {
     let key = call.attachment();
-    let known: Option<Recorded> = attachment::recorded(index, key, NAME);
+    let known: Option<RecordData> = attachment::recorded(index, key, NAME);
     let (is_known, earlier) = (known.is_some(), known.unwrap_or_default());
     let refused = |error: Failure| error.context("cmdAdd failed");
     let plan = enslave::look(netns, key, config, earlier).map_err(refused)?;
     let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
     let write_record = |moving| {
         let recorded =
-            Recorded { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
+            RecordData { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
         attachment::write_record(call, index, NAME, &recorded, netns)
     };
     let moving = plan.moving();

@@ -97,7 +97,7 @@ pub(super) fn own_links(call: &Call<'_>, inside: &mut RouteSocket) -> Result<Vec
 
 /// What GC could not remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Leftovers {
     /// Links of these attachments; no links if the list is empty.
     LinksOf(Vec<AttachmentKey>),
     /// Unknown: the host's links could not be listed.
@@ -110,12 +110,12 @@ pub(super) fn collect(
     call: &Call<'_>,
     plugin: &str,
     stale: &[AttachmentKey],
-    left: Left,
+    left: Leftovers,
     failures: &mut Failures,
 ) {
     let Some(ipam) = call.ipam() else { return };
     match left {
-        Left::LinksOf(mut keys) => {
+        Leftovers::LinksOf(mut keys) => {
             for key in &keys {
                 call.warn(format_args!(
                     "the addresses of {key} stay reserved: its link may still carry them"
@@ -127,6 +127,6 @@ pub(super) fn collect(
             let collected = if keys.is_empty() { ipam.gc() } else { ipam.gc_keeping(&keys) };
             failures.note("collect addresses", collected);
         }
-        Left::Unknown => call.warn("addresses are not collected: a link may still carry one"),
+        Leftovers::Unknown => call.warn("addresses are not collected: a link may still carry one"),
     }
 }

@@ -5,28 +5,28 @@ use cni_plugin::Call;
 use state::Index;
 use wanted::{Item, Wanted};
 
-use super::life::Removing;
-use super::{Attached, Compared, Difference, Enter, Picture, Wants};
+use super::life::Remover;
+use super::{Attachment, Comparison, Difference, NetnsEntry, Picture, Wants};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 
 /// The constants of a kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct About {
+pub(super) struct KindInfo {
     /// [`Kind::NAME`](super::Kind::NAME).
     pub(super) name: &'static str,
     /// [`Kind::CHAINED`](super::Kind::CHAINED).
     pub(super) is_chained: bool,
     /// [`Kind::ENTER`](super::Kind::ENTER).
-    pub(super) enter: Enter,
+    pub(super) enter: NetnsEntry,
     /// [`Wants::NO_PREVIOUS`].
     pub(super) no_previous: &'static str,
 }
 
-impl About {
+impl KindInfo {
     /// Returns those of a kind.
     pub(super) fn of<K: Wants>() -> Self {
-        About {
+        KindInfo {
             name: K::NAME,
             is_chained: K::CHAINED,
             enter: K::ENTER,
@@ -38,13 +38,13 @@ impl About {
 /// A kind, as the verbs ask it.
 pub(super) trait AnyKind {
     /// Returns its constants.
-    fn about(&self) -> About;
+    fn about(&self) -> KindInfo;
 
     /// Reads and checks the configuration: [`Kind::config`](super::Kind::config).
     ///
     /// # Errors
     /// Code 7 or 2, naming the key.
-    fn configured(&self, call: &Call<'_>) -> Result<Box<dyn Configured>, Failure>;
+    fn configured(&self, call: &Call<'_>) -> Result<Box<dyn ConfiguredKind>, Failure>;
 
     /// Is called before anything is restored: [`Wants::before_repair`].
     ///
@@ -53,11 +53,11 @@ pub(super) trait AnyKind {
     fn before_repair(&self, call: &Call<'_>, index: &Index) -> Result<(), Failure>;
 
     /// Begins a verb that removes attachments.
-    fn removing(&self) -> Box<dyn Removing>;
+    fn removing(&self) -> Box<dyn Remover>;
 }
 
 /// A kind with a configuration, as CHECK and repair ask it about one attachment.
-pub(super) trait Configured {
+pub(super) trait ConfiguredKind {
     /// Reports whether the configuration asks for nothing: [`Wants::is_nothing`].
     fn is_nothing(&self) -> bool;
 
@@ -85,7 +85,7 @@ pub(super) trait Configured {
     ///
     /// # Errors
     /// As [`Wants::compare`].
-    fn compare(&self, picture: &mut Picture<'_>, item: &Item) -> Compared;
+    fn compare(&self, picture: &mut Picture<'_>, item: &Item) -> Comparison;
 
     /// Restores an item whose state only this kind has: [`Wants::restore`].
     ///
@@ -98,26 +98,26 @@ pub(super) trait Configured {
 }
 
 /// What a kind knows of one attachment.
-pub(super) struct Own<K: Wants> {
+pub(super) struct KindState<K: Wants> {
     config: K::Config,
-    recorded: Option<K::Recorded>,
-    observed: K::Observed,
+    recorded: Option<K::RecordData>,
+    observed: K::Observation,
 }
 
-impl<K: Wants> Own<K> {
+impl<K: Wants> KindState<K> {
     /// Begins with a configuration.
     pub(super) fn new(config: K::Config) -> Self {
-        Own { config, recorded: None, observed: K::Observed::default() }
+        KindState { config, recorded: None, observed: K::Observation::default() }
     }
 
-    fn attached<'a>(&'a self, call: &'a Call<'_>, result: &'a AddResult) -> Attached<'a, K> {
+    fn attached<'a>(&'a self, call: &'a Call<'_>, result: &'a AddResult) -> Attachment<'a, K> {
         let (key, ifname) = (call.attachment(), call.ifname().as_str());
         let (config, recorded) = (&self.config, self.recorded.as_ref());
-        Attached { key, ifname, result, config, recorded }
+        Attachment { key, ifname, result, config, recorded }
     }
 }
 
-impl<K: Wants> Configured for Own<K> {
+impl<K: Wants> ConfiguredKind for KindState<K> {
     fn is_nothing(&self) -> bool {
         K::is_nothing(&self.config)
     }
@@ -143,7 +143,7 @@ impl<K: Wants> Configured for Own<K> {
         K::others(&self.attached(picture.call, result), &self.observed, picture)
     }
 
-    fn compare(&self, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(&self, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         K::compare(&self.config, picture, item)
     }
 

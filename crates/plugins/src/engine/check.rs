@@ -5,12 +5,12 @@
 //! created again is another place for claims. A sound attachment costs one round, which is CHECK;
 //! that of a chained plugin is not even locked.
 
-use cni::{AddResult, Differs};
+use cni::{AddResult, ItemDrift};
 use cni_plugin::{Call, Delegate, Outcome, codes};
 use state::Index;
 use wanted::{Item, Place, State, Wanted};
 
-use super::any_kind::{About, AnyKind, Configured};
+use super::any_kind::{AnyKind, ConfiguredKind, KindInfo};
 use super::{Difference, Picture};
 use crate::shared::attachment::REPAIR_TIMEOUT;
 use crate::shared::failure::Failure;
@@ -38,7 +38,7 @@ pub(super) fn check(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> 
 }
 
 /// Returns the IPAM plugin that assigned the addresses.
-fn ipam<'c>(about: About, call: &'c Call<'_>) -> Option<Delegate<'c>> {
+fn ipam<'c>(about: KindInfo, call: &'c Call<'_>) -> Option<Delegate<'c>> {
     if about.is_chained { None } else { call.ipam() }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn repair(kind: &dyn AnyKind, call: &Call<'_>) -> Outcome {
     if let Err(refused) = kind.before_repair(call, &index) {
         return outcome(Err(refused), check(kind, call));
     }
-    let mut restoring = Restoring::default();
+    let mut restoring = Restoration::default();
     let checked = in_rounds(kind, call, &index, &mut restoring);
     let repaired = restoring.failures.into_result().map(|()| restoring.lines);
     outcome(repaired, checked)
@@ -71,7 +71,7 @@ pub(super) fn repair(kind: &dyn AnyKind, call: &Call<'_>) -> Outcome {
 
 /// What has been restored, and what could not be.
 #[derive(Debug, Default)]
-struct Restoring {
+struct Restoration {
     lines: Vec<String>,
     failures: Failures,
 }
@@ -80,7 +80,7 @@ fn in_rounds(
     kind: &dyn AnyKind,
     call: &Call<'_>,
     index: &Index,
-    restoring: &mut Restoring,
+    restoring: &mut Restoration,
 ) -> Result<(), Failure> {
     let (own, about) = (kind.configured(call)?, kind.about());
     let reserved = match ipam(about, call).map(|ipam| ipam.repair()) {
@@ -281,9 +281,9 @@ impl Observation {
     }
 
     /// Lists what CHECK reports, each by itself, with what was wanted.
-    fn differences(&self) -> Vec<Differs> {
+    fn differences(&self) -> Vec<ItemDrift> {
         let told = self.found.iter().filter(|difference| !difference.quiet);
-        told.map(|difference| Differs {
+        told.map(|difference| ItemDrift {
             what: difference.text.clone(),
             remedy: difference.remedy.clone(),
             item: difference
@@ -297,17 +297,17 @@ impl Observation {
 
 /// What CHECK and repair need to observe an attachment, in one round after another.
 struct Observer<'c> {
-    own: Box<dyn Configured>,
+    own: Box<dyn ConfiguredKind>,
     result: AddResult,
     picture: Picture<'c>,
 }
 
 impl<'c> Observer<'c> {
     fn begin(
-        about: About,
+        about: KindInfo,
         call: &'c Call<'_>,
         index: &'c Index,
-        own: Box<dyn Configured>,
+        own: Box<dyn ConfiguredKind>,
     ) -> Result<Self, Failure> {
         let result = call.require_prev_result(about.no_previous)?;
         let netns = if about.is_chained {

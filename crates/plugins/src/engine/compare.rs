@@ -6,18 +6,18 @@ use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{self, Neighbour, NeighbourState, TABLE_MAIN};
-use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
+use wanted::{Address, Item, Place, Reason, Route, RouteMatch, State};
 
-use super::any_kind::Configured;
+use super::any_kind::ConfiguredKind;
 use super::backend;
-use super::picture::{Compared, Found, Picture, differs, sound};
-use crate::shared::claim::{self, Routed};
+use super::picture::{Comparison, Mismatch, Picture, differs, sound};
+use crate::shared::claim::{self, ContainerRouting};
 use crate::shared::failure::Failure;
 use crate::shared::host_side::{self, RouteDifference};
 use crate::shared::{advertisements, dropping, forwarding, identity, rules};
 
 impl Picture<'_> {
-    pub(super) fn compare(&mut self, own: &dyn Configured, item: &Item) -> Compared {
+    pub(super) fn compare(&mut self, own: &dyn ConfiguredKind, item: &Item) -> Comparison {
         let place = item.place;
         match &item.state {
             State::Link { link, kinds } => self.compare_link(own, item, link, kinds),
@@ -66,14 +66,14 @@ impl Picture<'_> {
                     None => sound(),
                     Some(RouteDifference::Missing) => differs(format!("{item} is gone")),
                     Some(RouteDifference::Covered(by)) => {
-                        Ok(vec![Found::by_hand(by.describe(link), wanted::ROUTE_OF_OTHERS)])
+                        Ok(vec![Mismatch::by_hand(by.describe(link), wanted::ROUTE_OF_OTHERS)])
                     }
                 }
             }
             State::NoNeighbour { link, address, mac } => {
                 let wrong = self.wrong_neighbours(place, link, *address, mac)?;
                 let names = wrong.iter().map(|entry| neighbour_name(entry, link));
-                Ok(names.map(Found::new).collect())
+                Ok(names.map(Mismatch::new).collect())
             }
             State::LinkLocal { link } => {
                 let lack = host_side::missing_ipv6(&mut self.namespaces.get()?.host, link)?;
@@ -90,20 +90,20 @@ impl Picture<'_> {
                 let key = self.call.attachment();
                 let backend = backend(*iptables, *sources);
                 let found = rules::differences(self.index, key, backend, plan, addresses)?;
-                Ok(found.into_iter().map(Found::new).collect())
+                Ok(found.into_iter().map(Mismatch::new).collect())
             }
             State::Claim { object } => match claim::check_one(self.call, self.index, object) {
                 Ok(true) => sound(),
                 Ok(false) => differs(format!("{} is gone", claim::name(object))),
-                Err(taken) => Found::of(Err(taken)),
+                Err(taken) => Mismatch::of(Err(taken)),
             },
             State::NotOfHost { address, link } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
                 let ip = IpConfig::new(IpNet::from(*address), None);
-                let routed = Routed::one_by_one(found.index);
+                let routed = ContainerRouting::one_by_one(found.index);
                 let own =
                     claim::check_own(self.call, &mut self.namespaces.get()?.host, &routed, &[ip]);
-                Found::of(own)
+                Mismatch::of(own)
             }
             _ => own.compare(self, item),
         }
@@ -111,11 +111,11 @@ impl Picture<'_> {
 
     fn compare_link(
         &mut self,
-        own: &dyn Configured,
+        own: &dyn ConfiguredKind,
         item: &Item,
         name: &str,
         kinds: &[String],
-    ) -> Compared {
+    ) -> Comparison {
         let found = self.side(item.place).link(name)?;
         let whose = if item.place == Place::Host { "host" } else { "container" };
         let Some(link) = found else {
@@ -128,15 +128,15 @@ impl Picture<'_> {
         differs(format!("interface {name:?} is no longer of kind {}", kinds.join(" or ")))
     }
 
-    fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {
+    fn compare_recorded(&mut self, place: Place, name: &str) -> Comparison {
         let Some(link) = self.side(place).link(name)? else { return sound() };
         let Some(record) = &self.record else { return sound() };
         let netns = &self.namespaces.get()?.netns;
-        Found::of(identity::refuse_another(self.index, record, netns, &link))
+        Mismatch::of(identity::refuse_another(self.index, record, netns, &link))
     }
 
     /// Compares a value of a link that one change sets.
-    fn compare_value(&mut self, own: &dyn Configured, item: &Item, name: &str) -> Compared {
+    fn compare_value(&mut self, own: &dyn ConfiguredKind, item: &Item, name: &str) -> Comparison {
         let Some(link) = self.side(item.place).link(name)? else { return sound() };
         let (value, wanted, now) = match &item.state {
             State::Mtu { mtu, .. } => ("MTU", mtu.to_string(), link.mtu.to_string()),
@@ -162,7 +162,7 @@ impl Picture<'_> {
         differs(own.words(item, Some(&now)).unwrap_or_else(text))
     }
 
-    fn compare_peer(&mut self, name: &str, of: &str) -> Compared {
+    fn compare_peer(&mut self, name: &str, of: &str) -> Comparison {
         let (inner, outer) =
             (self.side(Place::Container).link(of)?, self.side(Place::Host).link(name)?);
         let ends = inner.as_ref().zip(outer.as_ref()).is_some_and(|(inner, outer)| {
@@ -174,7 +174,7 @@ impl Picture<'_> {
         differs(format!("the host's end of interface {of:?} was not found"))
     }
 
-    fn compare_address(&mut self, place: Place, wanted: &Address) -> Compared {
+    fn compare_address(&mut self, place: Place, wanted: &Address) -> Comparison {
         let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
         let present = self.side(place).addresses(link.index)?;
         let address = wanted.address;
@@ -191,9 +191,9 @@ impl Picture<'_> {
         })
     }
 
-    fn compare_route(&mut self, place: Place, wanted: &Route) -> Compared {
+    fn compare_route(&mut self, place: Place, wanted: &Route) -> Comparison {
         let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
-        let oif = (wanted.satisfied_by == SatisfiedBy::Link).then_some(link.index);
+        let oif = (wanted.satisfied_by == RouteMatch::Link).then_some(link.index);
         let kind = dropping::kind(wanted.drops);
         let present = self.side(place).routes(&wanted.destination, oif)?;
         let is = |found: &route::Route| {
@@ -204,12 +204,12 @@ impl Picture<'_> {
             found.destination == wanted.destination
                 && found.kind == kind
                 && (wanted.drops.is_none() || found.table == wanted.table.unwrap_or(TABLE_MAIN))
-                && (wanted.satisfied_by != SatisfiedBy::Gateway || same_gateway())
+                && (wanted.satisfied_by != RouteMatch::Gateway || same_gateway())
         };
         if present.iter().any(is) {
             return sound();
         }
-        let item = Item { place, state: State::Route(wanted.clone()), because: Because::Created };
+        let item = Item { place, state: State::Route(wanted.clone()), because: Reason::Created };
         differs(match place {
             Place::Host => format!("{item} is gone"),
             Place::Container => format!("failed to find {item}"),

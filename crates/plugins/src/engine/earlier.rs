@@ -7,7 +7,7 @@
 
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
-use kernel::living::{Census, Life, Noted};
+use kernel::living::{Census, Life, NetnsNote};
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use state::{Index, Record};
@@ -70,7 +70,7 @@ pub(crate) fn refuse_living(
     netns: &Netns,
 ) -> Result<(), Failure> {
     let census = Census::new();
-    let elsewhere = |noted: &Noted| noted.id.is_some() && !noted.is(netns);
+    let elsewhere = |noted: &NetnsNote| noted.id.is_some() && !noted.is(netns);
     for noted in state::noted_in(records).into_iter().filter(elsewhere) {
         let how = match census.life(&noted) {
             Life::Gone => continue,
@@ -97,7 +97,7 @@ pub(crate) fn refuse_leftover(
     let records = Index::new(call.roots()).of_attachment(call.attachment()).found;
     let netns = call.open_netns()?;
     // Those of a namespace that may live were refused.
-    let is_elsewhere = |noted: Noted| !noted.is(&netns);
+    let is_elsewhere = |noted: NetnsNote| !noted.is(&netns);
     if records.iter().filter_map(Record::noted).any(is_elsewhere) || host.is_ending(link)? {
         return Ok(());
     }

@@ -21,12 +21,12 @@ use kernel::netns::Netns;
 use serde::Serialize;
 use state::{Index, Record};
 
-use super::addresses::{self, Left};
-use super::any_kind::{About, AnyKind, Configured, Own};
-use super::{Kind, Stale, Undo, Wants, check, earlier};
+use super::addresses::{self, Leftovers};
+use super::any_kind::{AnyKind, ConfiguredKind, KindInfo, KindState};
+use super::{Kind, StaleAttachment, Undo, Wants, check, earlier};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::filter::Spared;
+use crate::shared::filter::SparedAttachments;
 use crate::shared::{attachment, claim, common_keys, dropping, readiness};
 
 /// What failed when a namespace could not be opened.
@@ -91,26 +91,26 @@ impl<K: Wants> Plugin for Life<K> {
 }
 
 impl<K: Wants> AnyKind for Life<K> {
-    fn about(&self) -> About {
-        About::of::<K>()
+    fn about(&self) -> KindInfo {
+        KindInfo::of::<K>()
     }
 
-    fn configured(&self, call: &Call<'_>) -> Result<Box<dyn Configured>, Failure> {
-        Ok(Box::new(Own::<K>::new(K::config(call)?)))
+    fn configured(&self, call: &Call<'_>) -> Result<Box<dyn ConfiguredKind>, Failure> {
+        Ok(Box::new(KindState::<K>::new(K::config(call)?)))
     }
 
     fn before_repair(&self, call: &Call<'_>, index: &Index) -> Result<(), Failure> {
         K::before_repair(call, index)
     }
 
-    fn removing(&self) -> Box<dyn Removing> {
-        Box::new(Keeping::<K> { kept: K::Kept::default() })
+    fn removing(&self) -> Box<dyn Remover> {
+        Box::new(RemovalCache::<K> { kept: K::Cache::default() })
     }
 }
 
 /// An ADD that is under way.
 #[derive(Debug)]
-pub(crate) struct Attaching<'a, K: Kind> {
+pub(crate) struct Addition<'a, K: Kind> {
     /// The call.
     pub(crate) call: &'a Call<'a>,
     /// Our own files.
@@ -118,11 +118,11 @@ pub(crate) struct Attaching<'a, K: Kind> {
     /// The configuration.
     pub(crate) config: &'a K::Config,
     /// What the kind keeps during this verb.
-    pub(crate) kept: &'a K::Kept,
+    pub(crate) kept: &'a K::Cache,
     undo: Undo<'a>,
 }
 
-impl<'a, K: Kind> Attaching<'a, K> {
+impl<'a, K: Kind> Addition<'a, K> {
     /// Returns whose attachment it is.
     pub(crate) fn key(&self) -> &'a AttachmentKey {
         self.call.attachment()
@@ -199,9 +199,9 @@ impl<'a, K: Kind> Attaching<'a, K> {
 fn add<K: Kind>(call: &Call<'_>) -> Result<AddResult, Failure> {
     let config = K::config(call)?;
     let index = Index::new(call.roots());
-    let kept = K::Kept::default();
+    let kept = K::Cache::default();
     let (index, config, kept) = (&index, &config, &kept);
-    let mut attaching = Attaching::<K> { call, index, config, kept, undo: Undo::new() };
+    let mut attaching = Addition::<K> { call, index, config, kept, undo: Undo::new() };
     match K::attach(&mut attaching) {
         Ok(result) => Ok(result),
         Err(cause) => Err(attaching.undo.run(cause)),
@@ -210,7 +210,7 @@ fn add<K: Kind>(call: &Call<'_>) -> Result<AddResult, Failure> {
 
 /// Which namespace a removal gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Enter {
+pub(crate) enum NetnsEntry {
     /// None: everything is on the host, or the kind opens it itself.
     Never,
     /// The one that DEL's path leads to, if it can be entered. A removal uses it only if it does
@@ -232,13 +232,13 @@ pub(crate) struct Removal<'a, K: Kind> {
     /// Our own files.
     pub(crate) index: &'a Index,
     /// What the kind keeps during this verb.
-    pub(crate) kept: &'a K::Kept,
+    pub(crate) kept: &'a K::Cache,
     /// The attachment's owner. GC's call concerns no single attachment.
     pub(crate) key: &'a AttachmentKey,
     /// The record, if there is one.
     pub(crate) record: Option<Record>,
     /// What it holds, if it is legible.
-    pub(crate) recorded: Option<K::Recorded>,
+    pub(crate) recorded: Option<K::RecordData>,
     /// The namespace that [`Kind::ENTER`] asks for.
     pub(crate) netns: Option<Netns>,
     /// The plugin's records, of all networks, as GC read them; none in another verb.
@@ -250,7 +250,7 @@ impl<'a, K: Kind> Removal<'a, K> {
     fn new(
         call: &'a Call<'_>,
         index: &'a Index,
-        kept: &'a K::Kept,
+        kept: &'a K::Cache,
         key: &'a AttachmentKey,
         record: Option<Record>,
         netns: Option<Netns>,
@@ -297,7 +297,7 @@ impl<'a, K: Kind> Removal<'a, K> {
     fn run_if(&self, is_entered: bool) -> Result<(), Failure> {
         match K::ENTER {
             _ if is_entered => self.run(),
-            Enter::Always => Ok(()),
+            NetnsEntry::Always => Ok(()),
             _ => self.take_down(),
         }
     }
@@ -320,7 +320,7 @@ impl<'a, K: Kind> Removal<'a, K> {
 }
 
 /// A verb that removes attachments, without the kind's type.
-pub(super) trait Removing {
+pub(super) trait Remover {
     /// Reports whether something of an attachment may be in the container's namespace alone, as its
     /// record says: [`Kind::is_inside`].
     fn is_inside(&self, record: &Record) -> bool;
@@ -334,14 +334,20 @@ pub(super) trait Removing {
     ) -> Vec<AttachmentKey>;
 
     /// Removes one attachment but for its record, as far as its namespace was entered.
-    fn remove(&self, one: Doomed<'_>) -> Removed;
+    fn remove(&self, one: RemovalTarget<'_>) -> RemovalOutcome;
 
     /// Removes what belongs to no attachment: [`Kind::collect`].
-    fn collect(&self, call: &Call<'_>, index: &Index, spared: &Spared<'_>, failures: &mut Failures);
+    fn collect(
+        &self,
+        call: &Call<'_>,
+        index: &Index,
+        spared: &SparedAttachments<'_>,
+        failures: &mut Failures,
+    );
 }
 
 /// An attachment that is to be removed.
-pub(super) struct Doomed<'a> {
+pub(super) struct RemovalTarget<'a> {
     call: &'a Call<'a>,
     index: &'a Index,
     key: &'a AttachmentKey,
@@ -355,20 +361,20 @@ pub(super) struct Doomed<'a> {
 }
 
 /// What became of an attachment that was to be removed.
-pub(super) struct Removed {
+pub(super) struct RemovalOutcome {
     result: Result<(), Failure>,
     /// No link carries its addresses any more.
     link_is_gone: bool,
 }
 
 /// What a kind keeps during a verb that removes attachments.
-struct Keeping<K: Kind> {
-    kept: K::Kept,
+struct RemovalCache<K: Kind> {
+    kept: K::Cache,
 }
 
-impl<K: Kind> Removing for Keeping<K> {
+impl<K: Kind> Remover for RemovalCache<K> {
     fn is_inside(&self, record: &Record) -> bool {
-        let recorded: Option<K::Recorded> = attachment::recorded_in(record);
+        let recorded: Option<K::RecordData> = attachment::recorded_in(record);
         recorded.is_some_and(|recorded| K::is_inside(&recorded))
     }
 
@@ -381,36 +387,36 @@ impl<K: Kind> Removing for Keeping<K> {
         K::unrecorded(call, index, failures)
     }
 
-    fn remove(&self, one: Doomed<'_>) -> Removed {
-        let Doomed { call, index, key, record, netns, is_entered, records } = one;
+    fn remove(&self, one: RemovalTarget<'_>) -> RemovalOutcome {
+        let RemovalTarget { call, index, key, record, netns, is_entered, records } = one;
         let mut removal = Removal::<K>::new(call, index, &self.kept, key, record, netns);
         removal.records = records;
         let result = removal.run_if(is_entered);
-        Removed { result, link_is_gone: removal.link_is_gone.get() }
+        RemovalOutcome { result, link_is_gone: removal.link_is_gone.get() }
     }
 
     fn collect(
         &self,
         call: &Call<'_>,
         index: &Index,
-        spared: &Spared<'_>,
+        spared: &SparedAttachments<'_>,
         failures: &mut Failures,
     ) {
-        K::collect(&Collecting { call, index, kept: &self.kept, spared }, failures);
+        K::collect(&Collection { call, index, kept: &self.kept, spared }, failures);
     }
 }
 
 /// A GC, after it has removed the attachments that are stale.
 #[derive(Debug)]
-pub(crate) struct Collecting<'a, K: Kind> {
+pub(crate) struct Collection<'a, K: Kind> {
     /// The call.
     pub(crate) call: &'a Call<'a>,
     /// Our own files.
     pub(crate) index: &'a Index,
     /// What the kind keeps during this verb.
-    pub(crate) kept: &'a K::Kept,
+    pub(crate) kept: &'a K::Cache,
     /// What is left alone.
-    pub(crate) spared: &'a Spared<'a>,
+    pub(crate) spared: &'a SparedAttachments<'a>,
 }
 
 /// DEL releases the addresses after all else, and not at all while the link may still carry them. If
@@ -428,7 +434,7 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let over_the_link = ipam.filter(addresses::talks_over_the_link);
     let record = index.get(key, about.name).found;
     let is_recorded = record.is_some();
-    let enter = if over_the_link.is_some() { Enter::Always } else { about.enter };
+    let enter = if over_the_link.is_some() { NetnsEntry::Always } else { about.enter };
     let opened = match to_enter(call, enter) {
         Ok(None) => {
             let is_inside = |record: &Record| removing.is_inside(record);
@@ -451,7 +457,7 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
         }
     }
     let index = &index;
-    let one = Doomed { call, index, key, record, netns, is_entered, records: &[] };
+    let one = RemovalTarget { call, index, key, record, netns, is_entered, records: &[] };
     failures.note_as_it_is(removing.remove(one).result);
     // What cannot be removed dies with the container, and blocks nothing.
     if !about.is_chained
@@ -473,25 +479,25 @@ fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
 }
 
 /// Opens the namespace that DEL's path leads to.
-fn to_enter(call: &Call<'_>, enter: Enter) -> Result<Option<Netns>, Error> {
+fn to_enter(call: &Call<'_>, enter: NetnsEntry) -> Result<Option<Netns>, Error> {
     match enter {
-        Enter::Never => Ok(None),
+        NetnsEntry::Never => Ok(None),
         // The container's end is deleted with the host's end, whether or not the namespace can be
         // entered.
-        Enter::IfNeeded => Ok(call.open_any_netns().ok().flatten()),
-        Enter::IfPossible | Enter::Always => call.open_netns_if_there(),
+        NetnsEntry::IfNeeded => Ok(call.open_any_netns().ok().flatten()),
+        NetnsEntry::IfPossible | NetnsEntry::Always => call.open_netns_if_there(),
     }
 }
 
 /// Opens the namespace that the record names, for a kind that needs it.
 fn recorded_netns(
     call: &Call<'_>,
-    enter: Enter,
+    enter: NetnsEntry,
     record: Option<&Record>,
     is_inside: &dyn Fn(&Record) -> bool,
     census: &Census,
 ) -> Result<Option<Netns>, Error> {
-    let (Some(record), Enter::IfPossible | Enter::Always) = (record, enter) else {
+    let (Some(record), NetnsEntry::IfPossible | NetnsEntry::Always) = (record, enter) else {
         return Ok(None);
     };
     match is_inside(record) {
@@ -502,25 +508,26 @@ fn recorded_netns(
 
 fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
     let (index, census) = (Index::new(call.roots()), Census::new());
-    let (About { name, is_chained, enter, .. }, removing) = (kind.about(), kind.removing());
+    let (KindInfo { name, is_chained, enter, .. }, removing) = (kind.about(), kind.removing());
     let is_inside = |record: &Record| removing.is_inside(record);
     let mut failures = Failures::new();
     let records = attachment::records_of(call, &index, name);
-    let mut stale: Vec<Stale> = records
+    let mut stale: Vec<StaleAttachment> = records
         .iter()
         .filter(|record| attachment::is_stale(call, &record.attachment))
-        .map(|record| Stale::of(record.clone()))
+        .map(|record| StaleAttachment::of(record.clone()))
         .collect();
     let mut known: BTreeSet<AttachmentKey> = gather(stale.iter().map(|one| one.key.clone()));
     for key in removing.unrecorded(call, &index, &mut failures) {
         if attachment::is_stale(call, &key) && known.insert(key.clone()) {
-            let one = Stale::read(&index, name, key);
+            let one = StaleAttachment::read(&index, name, key);
             // Else an ADD has recorded it since the records were listed.
             stale.extend((!one.is_recorded()).then_some(one));
         }
     }
-    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
-    let mut spared = Spared::new(call, &index, name);
+    let mut left =
+        if failures.is_empty() { Leftovers::LinksOf(Vec::new()) } else { Leftovers::Unknown };
+    let mut spared = SparedAttachments::new(call, &index, name);
     let stale_keys: Vec<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
     for one in stale {
         let mut link_is_gone = false;
@@ -530,7 +537,7 @@ fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
             let netns = own.note(NOT_ENTERED, opened);
             let is_entered = netns.is_some();
             let (netns, index, key, records) = (netns.flatten(), &index, &one.key, &records);
-            let doomed = Doomed { call, index, key, record, netns, is_entered, records };
+            let doomed = RemovalTarget { call, index, key, record, netns, is_entered, records };
             let removed = removing.remove(doomed);
             own.note_as_it_is(removed.result);
             link_is_gone = own.is_empty() || removed.link_is_gone;
@@ -541,7 +548,7 @@ fn gc(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
         });
         spared.note(&one.key, &collected);
         failures.note(format_args!("collect {}", one.key), collected);
-        if let (false, Left::LinksOf(keys)) = (link_is_gone, &mut left) {
+        if let (false, Leftovers::LinksOf(keys)) = (link_is_gone, &mut left) {
             keys.push(one.key);
         }
     }

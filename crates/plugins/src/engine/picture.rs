@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{self, IpFamily, Link, Neighbour, RouteFilter, RouteSocket};
 use state::{Index, Record};
-use wanted::{Item, Place, Restored, State, Wanted};
+use wanted::{Item, Place, Remedy, State, Wanted};
 
-use super::any_kind::{About, Configured};
+use super::any_kind::{ConfiguredKind, KindInfo};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::policy::Policy;
@@ -57,7 +57,7 @@ impl Difference {
 
 /// What differs of one item, in one clause.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Mismatch {
     text: String,
     /// What an administrator does about it, if repair does not.
     by_hand: Option<String>,
@@ -65,33 +65,33 @@ pub(crate) struct Found {
     without_link: bool,
 }
 
-impl Found {
+impl Mismatch {
     /// What repair restores, unless the item says otherwise.
     pub(crate) fn new(text: String) -> Self {
-        Found { text, by_hand: None, without_link: false }
+        Mismatch { text, by_hand: None, without_link: false }
     }
 
     /// What an administrator restores.
     pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
-        Found { text, by_hand: Some(remedy.to_owned()), without_link: false }
+        Mismatch { text, by_hand: Some(remedy.to_owned()), without_link: false }
     }
 
     /// Has nothing else of the link compared.
     pub(crate) fn without_link(self) -> Self {
-        Found { without_link: true, ..self }
+        Mismatch { without_link: true, ..self }
     }
 
     /// Turns CHECK's error into a difference; its details say what an administrator does.
     ///
     /// # Errors
     /// The error, unless its code is 104.
-    pub(crate) fn of(compared: Result<(), impl Into<Failure>>) -> Compared {
+    pub(crate) fn of(compared: Result<(), impl Into<Failure>>) -> Comparison {
         match compared.map_err(Into::into) {
             Ok(()) => sound(),
             Err(drift) if drift.code() == codes::DRIFT => {
                 let by_hand =
                     Some(drift.details().to_owned()).filter(|details| !details.is_empty());
-                Ok(vec![Found { by_hand, ..Found::new(drift.message().to_owned()) }])
+                Ok(vec![Mismatch { by_hand, ..Mismatch::new(drift.message().to_owned()) }])
             }
             Err(error) => Err(error),
         }
@@ -100,7 +100,7 @@ impl Found {
 
 /// What has been observed of one namespace.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedNamespace {
     links: BTreeMap<String, Option<Link>>,
     addresses: BTreeMap<u32, Vec<route::Address>>,
     /// By family, and by link if only its routes were asked for.
@@ -144,7 +144,7 @@ impl Sides<'_> {
 pub(super) struct Side<'p, 'c> {
     sides: &'p mut Sides<'c>,
     place: Place,
-    seen: &'p mut Seen,
+    seen: &'p mut ObservedNamespace,
 }
 
 impl<'p> Side<'p, '_> {
@@ -202,26 +202,26 @@ pub(crate) struct Picture<'c> {
     /// Our files.
     pub(crate) index: &'c Index,
     /// The plugin.
-    pub(super) about: About,
+    pub(super) about: KindInfo,
     /// The plugin's record, as it was when the round began.
     pub(super) record: Option<Record>,
     /// Both sides.
     pub(crate) namespaces: Sides<'c>,
-    host: Seen,
-    container: Seen,
+    host: ObservedNamespace,
+    container: ObservedNamespace,
 }
 
 /// The result of the comparison of one item: nothing, or what differs.
-pub(crate) type Compared = Result<Vec<Found>, Failure>;
+pub(crate) type Comparison = Result<Vec<Mismatch>, Failure>;
 
 /// Nothing differs.
-pub(crate) fn sound() -> Compared {
+pub(crate) fn sound() -> Comparison {
     Ok(Vec::new())
 }
 
 /// One thing differs.
-pub(crate) fn differs(text: String) -> Compared {
-    Ok(vec![Found::new(text)])
+pub(crate) fn differs(text: String) -> Comparison {
+    Ok(vec![Mismatch::new(text)])
 }
 
 impl<'c> Picture<'c> {
@@ -232,18 +232,18 @@ impl<'c> Picture<'c> {
     pub(super) fn open(
         call: &'c Call<'_>,
         index: &'c Index,
-        about: About,
+        about: KindInfo,
         netns: Option<Netns>,
     ) -> Result<Self, Failure> {
         let namespaces = Sides { call, opened: netns.map(Namespaces::open).transpose()? };
-        let (host, container) = (Seen::default(), Seen::default());
+        let (host, container) = (ObservedNamespace::default(), ObservedNamespace::default());
         Ok(Picture { call, index, about, record: None, namespaces, host, container })
     }
 
     /// Forgets what was observed, because it has changed.
     pub(super) fn forget(&mut self) {
-        self.host = Seen::default();
-        self.container = Seen::default();
+        self.host = ObservedNamespace::default();
+        self.container = ObservedNamespace::default();
     }
 
     pub(super) fn side(&mut self, place: Place) -> Side<'_, 'c> {
@@ -303,7 +303,7 @@ impl<'c> Picture<'c> {
     /// its position and the error are returned beside the differences.
     pub(super) fn differences(
         &mut self,
-        own: &dyn Configured,
+        own: &dyn ConfiguredKind,
         wanted: &Wanted,
     ) -> (Vec<Difference>, Vec<(usize, Failure)>) {
         let mut all = Vec::new();
@@ -328,11 +328,11 @@ impl<'c> Picture<'c> {
                 let remedy = match item.restored() {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
-                    Restored::ByHand(remedy) => Some(remedy.to_owned()),
+                    Remedy::ByHand(remedy) => Some(remedy.to_owned()),
                     // The mark is that of the attachment that created the pair, which may be
                     // another one of a plugin that calls several.
-                    Restored::ByRepair if self.about.is_chained => None,
-                    Restored::ByRepair => self.by_hand(item)?,
+                    Remedy::ByRepair if self.about.is_chained => None,
+                    Remedy::ByRepair => self.by_hand(item)?,
                 };
                 Ok((found, remedy))
             });

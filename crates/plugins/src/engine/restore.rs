@@ -6,7 +6,7 @@ use cni::IpConfig;
 use kernel::route::{self, AddressOptions, Change, LinkSet, Scope, TABLE_MAIN};
 use wanted::{Address, Item, Place, Route, State};
 
-use super::any_kind::Configured;
+use super::any_kind::ConfiguredKind;
 use super::backend;
 use super::compare::neighbour_name;
 use super::picture::{Difference, Picture};
@@ -35,7 +35,7 @@ impl Picture<'_> {
     /// Code 100 with the kernel's words; those of the packet filter and of our own files.
     pub(super) fn restore(
         &mut self,
-        own: &dyn Configured,
+        own: &dyn ConfiguredKind,
         item: &Item,
     ) -> Result<Option<String>, Failure> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());

@@ -12,23 +12,23 @@ pub(crate) const GC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An attachment that GC's list does not name, as it was when GC read it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stale {
+pub(crate) struct StaleAttachment {
     /// The attachment.
     pub(crate) key: AttachmentKey,
     record: Option<Record>,
 }
 
-impl Stale {
+impl StaleAttachment {
     /// Reads an attachment as `plugin` recorded it.
     #[must_use]
     pub(crate) fn read(index: &Index, plugin: &str, key: AttachmentKey) -> Self {
-        Stale { record: index.get(&key, plugin).found, key }
+        StaleAttachment { record: index.get(&key, plugin).found, key }
     }
 
     /// Creates one from a record that was just read.
     #[must_use]
     pub(crate) fn of(record: Record) -> Self {
-        Stale { key: record.attachment.clone(), record: Some(record) }
+        StaleAttachment { key: record.attachment.clone(), record: Some(record) }
     }
 
     /// Reports whether the plugin had recorded it.
@@ -57,11 +57,11 @@ impl Stale {
         )
     }
 
-    /// Does the same as [`Stale::collect`] under another lock. `begin` takes it, and waits for
-    /// other calls at most for the time that it is given.
+    /// Does the same as [`StaleAttachment::collect`] under another lock. `begin` takes it, and waits
+    /// for other calls at most for the time that it is given.
     ///
     /// # Errors
-    /// As [`Stale::collect`].
+    /// As [`StaleAttachment::collect`].
     pub(crate) fn collect_under(
         &self,
         index: &Index,

@@ -30,7 +30,7 @@ pub(super) struct Record {
 
 /// What a record says of one network.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum RecordContent {
     /// There is none of this network.
     Nothing,
     /// There is one, and it cannot be read.
@@ -41,7 +41,7 @@ pub(super) enum Found {
 
 /// A record of a container that GC's list does not name.
 #[derive(Debug)]
-pub(super) struct Stale {
+pub(super) struct StaleRecord {
     pub(super) record: Record,
     pub(super) delegate: PluginConfig,
     bytes: Vec<u8>,
@@ -63,13 +63,13 @@ impl Record {
     }
 
     /// Reads what it says of the call's network.
-    pub(super) fn read(&self, call: &Call<'_>) -> Result<Found, Failure> {
-        let Some(bytes) = self.bytes()? else { return Ok(Found::Nothing) };
+    pub(super) fn read(&self, call: &Call<'_>) -> Result<RecordContent, Failure> {
+        let Some(bytes) = self.bytes()? else { return Ok(RecordContent::Nothing) };
         Ok(match PluginConfig::parse(&bytes) {
-            Ok(delegate) if is_of_network(&delegate, call) => Found::Delegate(delegate),
+            Ok(delegate) if is_of_network(&delegate, call) => RecordContent::Delegate(delegate),
             // The container's other attachment was made later.
-            Ok(_) => Found::Nothing,
-            Err(error) => Found::Illegible(format!("{}: {error}", self.path.display())),
+            Ok(_) => RecordContent::Nothing,
+            Err(error) => RecordContent::Illegible(format!("{}: {error}", self.path.display())),
         })
     }
 
@@ -125,7 +125,7 @@ impl Record {
     }
 }
 
-impl Stale {
+impl StaleRecord {
     /// Lists the records of the call's network whose containers GC's list does not name. Illegible
     /// ones are skipped with a warning: they do not say of which network they are.
     pub(super) fn list(call: &Call<'_>, data_dir: &Path) -> Result<Vec<Self>, Failure> {
@@ -151,7 +151,7 @@ impl Stale {
             let Some(bytes) = record.bytes()? else { continue };
             match PluginConfig::parse(&bytes) {
                 Ok(delegate) if is_of_network(&delegate, call) => {
-                    stale.push(Stale { record, delegate, bytes });
+                    stale.push(StaleRecord { record, delegate, bytes });
                 }
                 Ok(_) => {}
                 Err(error) => {

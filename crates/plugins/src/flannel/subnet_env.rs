@@ -35,8 +35,12 @@ impl SubnetEnv {
         let read = match state::read_optional(path) {
             Ok(Some(bytes)) => {
                 parse(&String::from_utf8_lossy(&bytes)).map_err(|error| match error {
-                    Unusable::Line { number, what } => format!("{shown}: line {number}: {what}"),
-                    Unusable::Missing(keys) => format!("{shown} is missing {}", keys.join(", ")),
+                    ContentError::Line { number, what } => {
+                        format!("{shown}: line {number}: {what}")
+                    }
+                    ContentError::Missing(keys) => {
+                        format!("{shown} is missing {}", keys.join(", "))
+                    }
                 })
             }
             Ok(None) => Err(format!("open {shown}: no such file or directory")),
@@ -60,7 +64,7 @@ impl SubnetEnv {
 
 /// Why the content does not serve.
 #[derive(Debug, PartialEq, Eq)]
-enum Unusable {
+enum ContentError {
     /// A value is not what its key needs.
     Line { number: usize, what: String },
     /// These keys have no value.
@@ -69,7 +73,7 @@ enum Unusable {
 
 /// Reads the content. Of a key that is there twice the last value counts; an empty value counts as
 /// none. White space and quotes around a value mean nothing. Other keys and lines are ignored.
-fn parse(text: &str) -> Result<SubnetEnv, Unusable> {
+fn parse(text: &str) -> Result<SubnetEnv, ContentError> {
     let (mut networks4, mut networks6) = (Vec::new(), Vec::new());
     let (mut subnet4, mut subnet6, mut mtu, mut masquerades) = (None, None, None, None);
     for (line, number) in text.lines().zip(1..) {
@@ -80,13 +84,13 @@ fn parse(text: &str) -> Result<SubnetEnv, Unusable> {
         }
         let wrong = |value: &str, wanted: &str| {
             let what = format!("{key}: {value:?} is not {wanted}");
-            Unusable::Line { number, what }
+            ContentError::Line { number, what }
         };
         let prefix = |text: &str| {
             let net = text.trim().parse::<IpNet>().map(|net| net.trunc());
             net.map_err(|_| wrong(text, "a prefix such as 10.244.0.0/16"))
         };
-        let prefixes = || -> Result<Vec<IpNet>, Unusable> {
+        let prefixes = || -> Result<Vec<IpNet>, ContentError> {
             let mut nets = Vec::new();
             for net in value.split(',').map(prefix) {
                 let net = net?;
@@ -124,7 +128,7 @@ fn parse(text: &str) -> Result<SubnetEnv, Unusable> {
         _ => {
             missing.extend(mtu.is_none().then_some("FLANNEL_MTU"));
             missing.extend(masquerades.is_none().then_some("FLANNEL_IPMASQ"));
-            Err(Unusable::Missing(missing))
+            Err(ContentError::Missing(missing))
         }
     }
 }
@@ -152,8 +156,8 @@ mod tests {
                 };
                 format!("{} | {} | {mtu} | {masquerades}", all(&networks), all(&subnets))
             }
-            Err(Unusable::Line { number, what }) => format!("line {number}: {what}"),
-            Err(Unusable::Missing(keys)) => format!("missing {}", keys.join(", ")),
+            Err(ContentError::Line { number, what }) => format!("line {number}: {what}"),
+            Err(ContentError::Missing(keys)) => format!("missing {}", keys.join(", ")),
         }
     }
 

@@ -32,13 +32,13 @@ mod vrf;
 mod wanted;
 
 use cni::{AddResult, AttachmentKey, code};
-use cni_plugin::{Call, Info, Role, Routed};
+use cni_plugin::{Call, HostRouting, Info, Role};
 use kernel::route::RouteSocket;
 use state::Index;
 
 use self::config::Config;
-use self::connect::Recorded;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use self::connect::RecordData;
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::{attachment, forwarding, host_name, pair, readiness, rules};
@@ -47,7 +47,7 @@ use crate::shared::{attachment, forwarding, host_name, pair, readiness, rules};
 pub const INFO: Info = Info::new("bridge")
     .role(Role::Interface)
     .capabilities(&["mac", "hostIfname"])
-    .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
+    .routed(HostRouting::IfSet(&["isGateway", "isDefaultGateway"]));
 
 pub(crate) use self::bridge_link::{delete_ownerless, is_known, is_marked};
 pub(crate) use self::gateway::{ConfiguredGateways, refuse_others};
@@ -63,11 +63,11 @@ pub(crate) struct Bridge;
 
 impl Kind for Bridge {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::IfNeeded;
+    const ENTER: NetnsEntry = NetnsEntry::IfNeeded;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -113,7 +113,7 @@ impl Kind for Bridge {
         found.map(drop).map_err(|error| error.with_code(code::PLUGIN_NOT_AVAILABLE))
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -125,8 +125,8 @@ impl Kind for Bridge {
         pair::unrecorded(call, index, failures)
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         failures.note("collect filter rules", rules::collect(call, index, spared));
         failures.note("remove unused bridges", bridge_link::collect(index));
         forwarding::collect(index, failures);

@@ -43,7 +43,7 @@ use state::Index;
 use self::config::Config;
 use self::driver::Timeouts;
 use self::journal::Journal;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
@@ -61,12 +61,12 @@ pub(crate) struct Cnm;
 impl Kind for Cnm {
     const INFO: Info = INFO;
     const CLAIMS: bool = false;
-    const ENTER: Enter = Enter::Always;
+    const ENTER: NetnsEntry = NetnsEntry::Always;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = IgnoredAny;
+    type RecordData = IgnoredAny;
     /// Each verb finds out only once which driver does not answer.
-    type Kept = OnceCell<Timeouts>;
+    type Cache = OnceCell<Timeouts>;
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -80,7 +80,7 @@ impl Kind for Cnm {
         status::status(call)
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -97,7 +97,7 @@ impl Kind for Cnm {
         endpoints.into_iter().map(|endpoint| endpoint.attachment).collect()
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
         let timeouts = remove::timeouts(collecting.call, collecting.kept);
         failures.note("remove the network", remove::collect(collecting.call, timeouts));
     }

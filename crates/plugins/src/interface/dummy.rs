@@ -6,7 +6,7 @@ use kernel::mac::MacAddr;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
 
-use super::single::{Addressing, Made, Namespaces, SingleLink};
+use super::single::{Addressing, CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
@@ -44,7 +44,7 @@ impl SingleLink for Dummy {
     const KINDS: &'static [&'static str] = &["dummy"];
     type Raw = Raw;
     type Config = Config;
-    type Observed = ();
+    type Observation = ();
 
     /// Reads `mtu` and `mac`, and `runtimeConfig.mac`, which takes precedence; the reference has
     /// neither.
@@ -68,7 +68,7 @@ impl SingleLink for Dummy {
         config: &Config,
         (): &(),
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,
@@ -76,7 +76,7 @@ impl SingleLink for Dummy {
             ..NewLink::new(call.ifname().as_str(), LinkKind::Dummy)
         };
         let made = namespaces.inside.create_link(&new);
-        made.map(Made::link).map_err(|error| {
+        made.map(CreatedLink::link).map_err(|error| {
             let missing = error.errno() == Some(kernel::Errno::OPNOTSUPP);
             let error = Failure::from(error).context("failed to create dummy");
             if missing { error.with_details(format!("the kernel needs {NEEDED}")) } else { error }

@@ -26,10 +26,10 @@ use serde::Deserialize as _;
 use state::Index;
 
 pub use config::{Config, Raw};
-pub use find::{Found, Observed};
-use home::Recorded;
+pub use find::{HostLink, ObservedDevice};
+use home::RecordData;
 
-use super::single::{Made, Namespaces, SingleLink};
+use super::single::{CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::{attachment, drift};
@@ -47,7 +47,7 @@ impl SingleLink for HostDevice {
     const KINDS: &'static [&'static str] = &[];
     type Raw = Raw;
     type Config = Config;
-    type Observed = Observed;
+    type Observation = ObservedDevice;
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::read(call)
@@ -59,13 +59,13 @@ impl SingleLink for HostDevice {
         call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Observed, Failure> {
+    ) -> Result<ObservedDevice, Failure> {
         let seen = find::look(config, &mut namespaces.host);
         let suspicious = match &seen {
             // A link with an alias that could be our mark may have come back from a container under
             // another identity.
-            Ok(Observed::Link(found)) => home::original_name(&found.link).is_some(),
-            Ok(Observed::UserSpace { .. }) => false,
+            Ok(ObservedDevice::Link(found)) => home::original_name(&found.link).is_some(),
+            Ok(ObservedDevice::UserSpace { .. }) => false,
             Err(_) => true,
         };
         let holder = if suspicious { find::holder(config) } else { None };
@@ -80,7 +80,7 @@ impl SingleLink for HostDevice {
             }
             _ => seen,
         }?;
-        if let Observed::Link(found) = &mut found
+        if let ObservedDevice::Link(found) = &mut found
             && found.link.tun.is_some()
         {
             let here = Netns::current();
@@ -89,15 +89,15 @@ impl SingleLink for HostDevice {
         Ok(found)
     }
 
-    fn to_record(config: &Config, seen: &Observed) -> serde_json::Value {
-        let recorded = Recorded::new(config, seen);
+    fn to_record(config: &Config, seen: &ObservedDevice) -> serde_json::Value {
+        let recorded = RecordData::new(config, seen);
         serde_json::to_value(recorded).expect("a record has string keys only")
     }
 
-    fn device(seen: &Observed) -> Option<&Link> {
+    fn device(seen: &ObservedDevice) -> Option<&Link> {
         match seen {
-            Observed::Link(found) => Some(&found.link),
-            Observed::UserSpace { .. } => None,
+            ObservedDevice::Link(found) => Some(&found.link),
+            ObservedDevice::UserSpace { .. } => None,
         }
     }
 
@@ -106,16 +106,16 @@ impl SingleLink for HostDevice {
     fn make(
         call: &Call<'_>,
         config: &Config,
-        seen: &Observed,
+        seen: &ObservedDevice,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let found = match seen {
-            Observed::Link(found) => found,
-            Observed::UserSpace { pci_id } => {
+            ObservedDevice::Link(found) => found,
+            ObservedDevice::UserSpace { pci_id } => {
                 if let Some(object) = user_space::object_of(config) {
                     user_space::take(call, config, &object)?;
                 }
-                return Ok(Made { link: None, pci_id: pci_id.clone() });
+                return Ok(CreatedLink { link: None, pci_id: pci_id.clone() });
             }
         };
         let ifname = call.ifname().as_str();
@@ -138,7 +138,7 @@ impl SingleLink for HostDevice {
                 ),
             )
         })?;
-        Ok(Made { link: Some(link), pci_id: found.pci_id.clone() })
+        Ok(CreatedLink { link: Some(link), pci_id: found.pci_id.clone() })
     }
 
     /// The IPAM plugin keeps addresses unique; detection delays every start by a second.
@@ -146,13 +146,13 @@ impl SingleLink for HostDevice {
         Options::new(true)
     }
 
-    fn take_back(
+    fn remove_link(
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
         recorded: Option<&serde_json::Value>,
     ) -> Result<(), Failure> {
-        let recorded = recorded.and_then(|recorded| Recorded::deserialize(recorded).ok());
+        let recorded = recorded.and_then(|recorded| RecordData::deserialize(recorded).ok());
         let object = match &recorded {
             Some(recorded) => recorded.object(),
             None => Config::read(call).ok().and_then(|config| user_space::object_of(&config)),
@@ -180,7 +180,7 @@ impl SingleLink for HostDevice {
             };
         };
         let index = Index::new(call.roots());
-        let recorded: Option<Recorded> =
+        let recorded: Option<RecordData> =
             attachment::recorded(&index, call.attachment(), Self::NAME);
         if recorded.is_some_and(|recorded| recorded.contradicts_inside(link)) {
             return Err(drift(format!("interface {ifname:?} is another device than ADD moved")));

@@ -17,8 +17,8 @@ use kernel::netns::Netns;
 use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
 
-use super::on_parent::{self, Parent, Recorded};
-use super::single::{self, Addressing, Made, Namespaces, SingleLink};
+use super::on_parent::{self, Parent, RecordData};
+use super::single::{self, Addressing, CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::failure::Failure;
@@ -66,7 +66,7 @@ impl SingleLink for Ipvlan {
     const KINDS: &'static [&'static str] = &["ipvlan"];
     type Raw = Raw;
     type Config = Config;
-    type Observed = Link;
+    type Observation = Link;
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let raw: Raw = call.read_config()?;
@@ -117,7 +117,7 @@ impl SingleLink for Ipvlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let options = config.options();
         let new = NewLink {
             mtu: config.mtu,
@@ -142,14 +142,14 @@ impl SingleLink for Ipvlan {
         } else {
             agreement::join(call, &parent.name, (word(config.mode), flag(config.reach)), create)
         };
-        made.map(Made::link)
+        made.map(CreatedLink::link)
     }
 
     fn options(config: &Config) -> Options {
         Options::new(!config.detect_duplicates)
     }
 
-    fn take_back(
+    fn remove_link(
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
@@ -158,7 +158,7 @@ impl SingleLink for Ipvlan {
         if let Some(netns) = netns {
             single::delete_link(call, key, netns, Self::KINDS, recorded)?;
         }
-        let recorded: Option<Recorded> =
+        let recorded: Option<RecordData> =
             recorded.and_then(|recorded| serde_json::from_value(recorded.clone()).ok());
         match recorded {
             Some(recorded) => agreement::leave(call, key, &recorded.parent),

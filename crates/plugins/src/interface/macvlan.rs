@@ -14,7 +14,7 @@ use kernel::route::{
 use serde::Deserialize;
 
 use super::on_parent::{self, Parent};
-use super::single::{Made, Namespaces, SingleLink};
+use super::single::{CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
 use crate::shared::failure::Failure;
@@ -70,7 +70,7 @@ impl SingleLink for Macvlan {
     const KINDS: &'static [&'static str] = &["macvlan"];
     type Raw = Raw;
     type Config = Config;
-    type Observed = Link;
+    type Observation = Link;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
@@ -111,7 +111,7 @@ impl SingleLink for Macvlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let options = config.options();
         let new = NewLink {
             mac: config.mac,
@@ -131,7 +131,7 @@ impl SingleLink for Macvlan {
             namespaces.inside.apply_one(&change)?;
             link.mac = Some(mac);
         }
-        Ok(Made::link(link))
+        Ok(CreatedLink::link(link))
     }
 
     fn options(config: &Config) -> Options {
@@ -225,9 +225,9 @@ mod tests {
     use expect_test::expect;
     use serde_json::json;
 
-    use super::super::single::Single;
+    use super::super::single::LinkPlugin;
     use super::*;
-    use crate::engine::{Attached, Wants as _, sample};
+    use crate::engine::{Attachment, Wants as _, sample};
 
     /// The parent and the mode are no items: they are the host's, and repair leaves them.
     #[test]
@@ -247,9 +247,14 @@ mod tests {
         );
         let recorded = json!({ "parent": "eth1", "index": 7, "claims": ["claim"] });
         let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
-        let attached =
-            Attached::<Single<Macvlan>> { key, ifname: "eth0", result: &result, config, recorded };
-        let wanted = Single::<Macvlan>::wanted(&attached, &());
+        let attached = Attachment::<LinkPlugin<Macvlan>> {
+            key,
+            ifname: "eth0",
+            result: &result,
+            config,
+            recorded,
+        };
+        let wanted = LinkPlugin::<Macvlan>::wanted(&attached, &());
         expect![[r#"
             container: interface "eth0" (macvlan) (ADD created it)
             container: interface "eth0", as ADD recorded it (it shows the owner)

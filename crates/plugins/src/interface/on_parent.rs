@@ -27,7 +27,7 @@ pub struct Parent {
 /// The parent as ADD found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Recorded {
+pub struct RecordData {
     /// Its name, for messages.
     pub parent: String,
     /// Its ifindex, which a link keeps as long as it exists.
@@ -141,16 +141,16 @@ impl Parent {
 
 /// Reads what ADD recorded about the parent.
 #[must_use]
-pub fn recorded(call: &Call<'_>, plugin: &str) -> Option<Recorded> {
+pub fn recorded(call: &Call<'_>, plugin: &str) -> Option<RecordData> {
     let index = Index::new(call.roots());
-    let recorded: Recorded = attachment::recorded(&index, call.attachment(), plugin)?;
+    let recorded: RecordData = attachment::recorded(&index, call.attachment(), plugin)?;
     (recorded.index != 0).then_some(recorded)
 }
 
 /// Returns what to record about a parent.
 #[must_use]
 pub fn to_record(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
-    let recorded = Recorded { parent: parent.name.clone(), index: parent.index, vlan };
+    let recorded = RecordData { parent: parent.name.clone(), index: parent.index, vlan };
     serde_json::to_value(recorded).expect("a record has string keys only")
 }
 

@@ -56,8 +56,8 @@ use cni_plugin::{Call, Info, Role};
 use state::Index;
 
 use self::config::Config;
-use self::connect::Recorded;
-use crate::engine::{Attaching, Enter, Kind, Removal};
+use self::connect::RecordData;
+use crate::engine::{Addition, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
@@ -76,11 +76,11 @@ pub(crate) struct Ovs;
 
 impl Kind for Ovs {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::IfPossible;
+    const ENTER: NetnsEntry = NetnsEntry::IfPossible;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::of(call)
@@ -90,7 +90,7 @@ impl Kind for Ovs {
         status::status(call)
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -99,7 +99,7 @@ impl Kind for Ovs {
     }
 
     /// A pair goes with its end on the host; a port that the switch created is in the container.
-    fn is_inside(recorded: &Recorded) -> bool {
+    fn is_inside(recorded: &RecordData) -> bool {
         recorded.inside.is_some()
     }
 

@@ -17,21 +17,23 @@ mod plan;
 mod wanted;
 
 use cni::{AddResult, AttachmentKey};
-use cni_plugin::{Call, Info, Role, Routed};
+use cni_plugin::{Call, HostRouting, Info, Role};
 use kernel::route::RouteSocket;
 use state::Index;
 
 use self::config::Config;
-use self::connect::Recorded;
-use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use self::connect::RecordData;
+use crate::engine::{Addition, Collection, Kind, NetnsEntry, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::Leaving;
+use crate::shared::shared_object::ReleaseReason;
 use crate::shared::{claim, forwarding, host_name, pair, readiness, rules};
 
 /// What the plugin is.
-pub const INFO: Info =
-    Info::new("ptp").role(Role::Interface).capabilities(&["hostIfname"]).routed(Routed::Always);
+pub const INFO: Info = Info::new("ptp")
+    .role(Role::Interface)
+    .capabilities(&["hostIfname"])
+    .routed(HostRouting::Always);
 
 /// Attachments of `ptp`.
 #[derive(Debug)]
@@ -39,11 +41,11 @@ pub(crate) struct Ptp;
 
 impl Kind for Ptp {
     const INFO: Info = INFO;
-    const ENTER: Enter = Enter::IfNeeded;
+    const ENTER: NetnsEntry = NetnsEntry::IfNeeded;
     type Raw = config::Raw;
     type Config = Config;
-    type Recorded = Recorded;
-    type Kept = ();
+    type RecordData = RecordData;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let config = Config::of(call)?;
@@ -59,11 +61,11 @@ impl Kind for Ptp {
         readiness::refuse_unroutable(
             call,
             &mut host,
-            &claim::Routed { one_by_one: true, ..claim::Routed::default() },
+            &claim::ContainerRouting { one_by_one: true, ..claim::ContainerRouting::default() },
         )
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         connect::attach(attaching)
     }
 
@@ -73,15 +75,15 @@ impl Kind for Ptp {
         let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
         let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
         pair::take_down(removal, host, filter, failures);
-        forwarding::release(index, key, Leaving::of(call), failures);
+        forwarding::release(index, key, ReleaseReason::of(call), failures);
     }
 
     fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
         pair::unrecorded(call, index, failures)
     }
 
-    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
-        let Collecting { call, index, spared, .. } = collecting;
+    fn collect(collecting: &Collection<'_, Self>, failures: &mut Failures) {
+        let Collection { call, index, spared, .. } = collecting;
         failures.note("collect filter rules", rules::collect(call, index, spared));
         forwarding::collect(index, failures);
     }

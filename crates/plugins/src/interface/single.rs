@@ -25,11 +25,13 @@ use kernel::netns::Netns;
 use kernel::route::{Link, LinkKind, RouteSocket};
 use serde::de::DeserializeOwned;
 use state::Index;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
-use crate::engine::{self, Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
+use crate::engine::{
+    self, Addition, Attachment, Difference, Kind, NetnsEntry, Picture, Removal, Wants,
+};
 use crate::shared::attachment;
-use crate::shared::claim::{self, Met, Place};
+use crate::shared::claim::{self, Place, SegmentLinks};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -53,7 +55,7 @@ pub enum Addressing {
 
 /// What ADD created.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedLink {
     /// The link in the container, under its final name, marked with its owner's alias, still down.
     /// `None` for a device that the kernel does not show as a link: then nothing is configured.
     pub link: Option<Link>,
@@ -61,11 +63,11 @@ pub struct Made {
     pub pci_id: String,
 }
 
-impl Made {
+impl CreatedLink {
     /// An ordinary link.
     #[must_use]
     pub fn link(link: Link) -> Self {
-        Made { link: Some(link), pci_id: String::new() }
+        CreatedLink { link: Some(link), pci_id: String::new() }
     }
 }
 
@@ -83,7 +85,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     /// The checked configuration.
     type Config: Debug;
     /// What was looked up before anything was changed.
-    type Observed: Debug;
+    type Observation: Debug;
 
     /// Reads and checks the configuration of ADD, CHECK and STATUS. Reads nothing else.
     ///
@@ -108,21 +110,21 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         call: &Call<'_>,
         config: &Self::Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Self::Observed, Failure>;
+    ) -> Result<Self::Observation, Failure>;
 
     /// Returns what to record besides the namespace.
-    fn to_record(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
+    fn to_record(config: &Self::Config, seen: &Self::Observation) -> serde_json::Value {
         let _ = (config, seen);
         serde_json::Value::Null
     }
 
     /// Returns the link as it was on the host, if it is a device that was lent.
-    fn device(seen: &Self::Observed) -> Option<&Link> {
+    fn device(seen: &Self::Observation) -> Option<&Link> {
         let _ = seen;
         None
     }
 
-    /// Creates the link in the container. If this fails, [`SingleLink::take_back`] undoes what it
+    /// Creates the link in the container. If this fails, [`SingleLink::remove_link`] undoes what it
     /// did before.
     ///
     /// # Errors
@@ -130,9 +132,9 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn make(
         call: &Call<'_>,
         config: &Self::Config,
-        seen: &Self::Observed,
+        seen: &Self::Observation,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure>;
+    ) -> Result<CreatedLink, Failure>;
 
     /// Returns how the interface is configured.
     fn options(config: &Self::Config) -> Options;
@@ -142,7 +144,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When it still exists.
-    fn take_back(
+    fn remove_link(
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
@@ -198,17 +200,17 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn status(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Failure>;
 }
 
-/// The attachment that one kind of link is.
+/// The plugin that attaches by one kind of link.
 #[derive(Debug)]
-pub struct Single<T>(pub T);
+pub struct LinkPlugin<T>(pub T);
 
-impl<T: SingleLink> Kind for Single<T> {
+impl<T: SingleLink> Kind for LinkPlugin<T> {
     const INFO: Info = T::INFO;
-    const ENTER: Enter = Enter::Always;
+    const ENTER: NetnsEntry = NetnsEntry::Always;
     type Raw = T::Raw;
     type Config = T::Config;
-    type Recorded = serde_json::Value;
-    type Kept = ();
+    type RecordData = serde_json::Value;
+    type Cache = ();
 
     fn config(call: &Call<'_>) -> Result<T::Config, Failure> {
         T::config(call)
@@ -236,7 +238,7 @@ impl<T: SingleLink> Kind for Single<T> {
         }
     }
 
-    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+    fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
         let (call, config) = (attaching.call, attaching.config);
         let addressing = read::<T>(call, config)?;
         let mut namespaces = Namespaces::open(call.open_netns()?)?;
@@ -252,7 +254,7 @@ impl<T: SingleLink> Kind for Single<T> {
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let Removal { call, index, key, netns, recorded, .. } = removal;
         let (netns, recorded) = (netns.as_ref(), recorded.as_ref());
-        let taken = T::take_back(call, key, netns, recorded);
+        let taken = T::remove_link(call, key, netns, recorded);
         if failures.note_as_it_is(taken).is_some() {
             let opened = gate::forget_inside(index, netns, key.ifname.as_str(), recorded);
             failures.note("remove the verdicts of network policy", opened);
@@ -260,18 +262,18 @@ impl<T: SingleLink> Kind for Single<T> {
     }
 }
 
-impl<T: SingleLink> Wants for Single<T> {
-    type Observed = ();
+impl<T: SingleLink> Wants for LinkPlugin<T> {
+    type Observation = ();
 
     /// Repair restores the container's side. What is specific to the kind, a parent or a mode, is
     /// the host's and stays as it is.
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
-        let Attached { ifname, result, config, recorded, .. } = *attached;
+    fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
+        let Attachment { ifname, result, config, recorded, .. } = *attached;
         wanted_link(ifname, result, recorded, T::KINDS, T::options(config))
     }
 
     fn others(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         (): &(),
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
@@ -317,11 +319,11 @@ fn wanted_link(
     // A device that the kernel does not show as a link never had an address.
     if has_mac || !kinds.is_empty() {
         let kinds = kinds.iter().map(ToString::to_string).collect();
-        wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
+        wanted.push(Item::container(State::Link { link: link(), kinds }, Reason::Created));
     }
     if recorded.is_some() {
         let state = State::Recorded { link: link() };
-        wanted.push(Item::container(state, Because::Ownership));
+        wanted.push(Item::container(state, Reason::Ownership));
     }
     let ips: Vec<IpConfig> = result.container_ips(ifname).cloned().collect();
     wanted.extend(container::wanted_side(ifname, result, &ips, options, false));
@@ -375,9 +377,9 @@ fn read<T: SingleLink>(call: &Call<'_>, config: &T::Config) -> Result<Addressing
 }
 
 fn make<T: SingleLink>(
-    attaching: &mut Attaching<'_, Single<T>>,
+    attaching: &mut Addition<'_, LinkPlugin<T>>,
     addressing: Addressing,
-    seen: &T::Observed,
+    seen: &T::Observation,
     namespaces: &mut Namespaces,
 ) -> Result<AddResult, Failure> {
     let (call, index, config) = (attaching.call, attaching.index, attaching.config);
@@ -385,7 +387,7 @@ fn make<T: SingleLink>(
     attaching.record(&recorded, &namespaces.netns)?;
     attaching.begin(Some(&namespaces.netns));
     let made = T::make(call, config, seen, namespaces)?;
-    let mut making = Making { call, index, plugin: Single::<T>::NAME, recorded };
+    let mut making = Completion { call, index, plugin: LinkPlugin::<T>::NAME, recorded };
     making.identify(&made, &namespaces.netns)?;
     let result = match addressing {
         Addressing::Previous(result) => *result,
@@ -398,17 +400,17 @@ fn make<T: SingleLink>(
 }
 
 /// An ADD after its link was made, of any kind.
-struct Making<'a> {
+struct Completion<'a> {
     call: &'a Call<'a>,
     index: &'a Index,
     plugin: &'static str,
     recorded: serde_json::Value,
 }
 
-impl Making<'_> {
+impl Completion<'_> {
     /// Records which link was made. Hardware links have no kind: properties identify them that a
     /// container cannot give a link.
-    fn identify(&mut self, made: &Made, netns: &Netns) -> Result<(), Failure> {
+    fn identify(&mut self, made: &CreatedLink, netns: &Netns) -> Result<(), Failure> {
         let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) else {
             return Ok(());
         };
@@ -423,7 +425,7 @@ impl Making<'_> {
 
     /// Closes the interface before it comes up, if `policy` opens it.
     fn close(&mut self, netns: &Netns) -> Result<(), Failure> {
-        let Making { call, index, plugin, ref mut recorded } = *self;
+        let Completion { call, index, plugin, ref mut recorded } = *self;
         let record = |recorded: &_| attachment::write_record(call, index, plugin, recorded, netns);
         gate::close_inside(call, index, netns, recorded, record)
     }
@@ -431,7 +433,7 @@ impl Making<'_> {
     /// Claims the addresses, configures the link, and returns the result of ADD.
     fn complete(
         mut self,
-        made: Made,
+        made: CreatedLink,
         device: Option<&Link>,
         options: Options,
         mut result: AddResult,
@@ -498,7 +500,7 @@ impl Making<'_> {
 fn refuse_the_hosts(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    met: &Met,
+    met: &SegmentLinks,
     ips: &[IpNet],
 ) -> Result<(), Failure> {
     claim::refuse_addresses_of(call, host, &met.host, ips)?;

@@ -14,7 +14,7 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use kernel::tun::{self, NewTap};
 use serde::Deserialize;
 
-use super::single::{Made, Namespaces, SingleLink};
+use super::single::{CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
@@ -67,7 +67,7 @@ impl SingleLink for Tap {
     type Raw = Raw;
     type Config = Config;
     /// The bridge in the container.
-    type Observed = Option<Link>;
+    type Observation = Option<Link>;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
@@ -105,7 +105,7 @@ impl SingleLink for Tap {
         config: &Config,
         bridge: &Option<Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let ifname = call.ifname().as_str();
         let tap = NewTap {
             name: ifname.to_owned(),
@@ -135,7 +135,7 @@ impl SingleLink for Tap {
             Failure::from(error).context(format_args!("failed to set up tap {ifname:?}"))
         })?;
         let link = inside.link_by_index(made.index)?.ok_or_else(gone)?;
-        Ok(Made::link(link))
+        Ok(CreatedLink::link(link))
     }
 
     fn mtu(config: &Config) -> Option<u32> {

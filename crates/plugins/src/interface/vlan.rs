@@ -11,8 +11,8 @@ use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VlanOptions, VlanProto
 use serde::Deserialize;
 use state::Index;
 
-use super::on_parent::{self, Parent, Recorded};
-use super::single::{Addressing, Made, Namespaces, SingleLink};
+use super::on_parent::{self, Parent, RecordData};
+use super::single::{Addressing, CreatedLink, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::mtu::RawMtu;
@@ -58,7 +58,7 @@ impl SingleLink for Vlan {
     const KINDS: &'static [&'static str] = &["vlan"];
     type Raw = Raw;
     type Config = Config;
-    type Observed = Link;
+    type Observation = Link;
 
     fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::check(&call.read_config()?)
@@ -85,7 +85,7 @@ impl SingleLink for Vlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedLink, Failure> {
         let options = config.options();
         let new = NewLink {
             mtu: config.mtu,
@@ -104,7 +104,7 @@ impl SingleLink for Vlan {
                 Failure::from(error).context("failed to create vlan")
             }
         });
-        made.map(Made::link)
+        made.map(CreatedLink::link)
     }
 
     fn options(config: &Config) -> Options {
@@ -257,7 +257,7 @@ fn holder(call: &Call<'_>, config: &Config, parent: &Link) -> Option<AttachmentK
         .filter(|record| record.plugin == Vlan::NAME && record.attachment != *call.attachment());
     let census = Census::new();
     let found = others.find(|record| {
-        let recorded: Option<Recorded> = serde_json::from_value(record.data.clone()).ok();
+        let recorded: Option<RecordData> = serde_json::from_value(record.data.clone()).ok();
         recorded.is_some_and(|recorded| {
             recorded.index == parent.index && recorded.vlan == Some(config.id)
         }) && attachment::may_live(record, &census)

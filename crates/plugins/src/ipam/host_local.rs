@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipam::{
-    AllocateError, Collected, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError,
+    AllocateError, CollectReport, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError,
 };
 use ipnet::IpNet;
 use rustix::fs::Access;
@@ -84,7 +84,7 @@ impl Plugin for HostLocal {
         // A DEL may be missing: after a power failure there is none.
         if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
             && stale::may_be_why(source, &locked)
-            && 0 < stale::take_back(call, &locked).map_err(Failure::from)?
+            && 0 < stale::release(call, &locked).map_err(Failure::from)?
         {
             assigned = locked.allocate(&config.ranges, &requested, &owner);
         }
@@ -275,7 +275,7 @@ impl Plugin for HostLocal {
 }
 
 /// Returns the first failure of a removal.
-fn removed(collected: Collected) -> Result<(), Error> {
+fn removed(collected: CollectReport) -> Result<(), Error> {
     match collected.failed.into_iter().next() {
         Some(error) => Err(Failure::from(error).into()),
         None => Ok(()),

@@ -17,7 +17,7 @@ use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
-use crate::engine::{self, Stale};
+use crate::engine::{self, StaleAttachment};
 use crate::inquiry::Inquiry;
 use crate::judge;
 use crate::shared::attachment::DEL_TIMEOUT;
@@ -57,7 +57,7 @@ impl RecordedMember {
 
 /// The reason why a container has none of its networks.
 #[derive(Debug)]
-pub(crate) struct NotAttached {
+pub(crate) struct AttachFailure {
     /// The cause.
     pub(crate) error: Failure,
     /// The position of the network that failed; `None` if each was attached and the result was
@@ -65,7 +65,7 @@ pub(crate) struct NotAttached {
     pub(crate) place: Option<usize>,
 }
 
-impl NotAttached {
+impl AttachFailure {
     /// Reports whether the other networks are completely removed.
     pub(crate) fn is_undone(&self) -> bool {
         !self.error.is_left()
@@ -159,10 +159,10 @@ impl<'c> Container<'c> {
     /// Makes GC remove an attachment as it was `look`ed at, with `remove`.
     ///
     /// # Errors
-    /// As [`Stale::collect`].
+    /// As [`StaleAttachment::collect`].
     pub(crate) fn collect(
         &self,
-        stale: &Stale,
+        stale: &StaleAttachment,
         index: &Index,
         remove: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -202,25 +202,28 @@ impl<'c> Container<'c> {
     /// them.
     ///
     /// # Errors
-    /// [`NotAttached`].
+    /// [`AttachFailure`].
     pub(crate) fn attach(
         &self,
         members: &[Member],
         settle: impl FnOnce(&mut Vec<AddResult>) -> Result<(), Failure>,
-    ) -> Result<Vec<AddResult>, NotAttached> {
+    ) -> Result<Vec<AddResult>, AttachFailure> {
         let deadline = self.call.context().deadline;
         for (place, member) in members.iter().enumerate() {
             judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_str())
-                .map_err(|error| NotAttached { error: error.into(), place: Some(place) })?;
+                .map_err(|error| AttachFailure { error: error.into(), place: Some(place) })?;
         }
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
-            NotAttached { place: members.iter().position(is_failed), error: failed.to_cni().into() }
+            AttachFailure {
+                place: members.iter().position(is_failed),
+                error: failed.to_cni().into(),
+            }
         })?;
         let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
         settle(&mut results).map_err(|error| {
             let left = self.runtime.clone().undoing().del_several(members, deadline);
-            NotAttached { error: left.tell(error.into()).into(), place: None }
+            AttachFailure { error: left.tell(error.into()).into(), place: None }
         })?;
         Ok(results)
     }

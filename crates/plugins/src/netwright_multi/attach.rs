@@ -16,10 +16,10 @@ use super::config::{Config, POD_ANNOTATIONS, invalid};
 use super::daemon::{Daemon, is_absent, unanswered};
 use super::devices::DeviceFile;
 use super::plan::{Network, Plan};
-use super::recorded::Recorded;
+use super::recorded::RecordData;
 use super::{NAME, leave, remove_files, wait_until_ready};
 use crate::multi::default_route;
-use crate::multi::members::{self, Container, NotAttached};
+use crate::multi::members::{self, AttachFailure, Container};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -38,7 +38,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
-            if let Ok(recorded) = serde_json::from_value::<Recorded>(record) {
+            if let Ok(recorded) = serde_json::from_value::<RecordData>(record) {
                 leave(&container, &recorded, Some(""), &mut failures);
             }
             failures.into_result()
@@ -51,7 +51,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
     let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
     let plan = report.plan(call, config, is_taken)?;
     let recorded = members::refuse_interfaces(&inside, &plan.members)
-        .and_then(|()| Recorded::of(&plan, report.pod_of(&plan), config));
+        .and_then(|()| RecordData::of(&plan, report.pod_of(&plan), config));
     let recorded = recorded.inspect_err(|error| report.failed("", error))?;
     let _lock = begin()?;
     // First, so that DEL knows what to remove whenever this call ends.
@@ -90,10 +90,10 @@ pub(super) fn attach(
     netns: &Netns,
     plan: &Plan,
     accept: &dyn Fn(&mut Vec<AddResult>) -> Result<(), Failure>,
-) -> Result<Vec<AddResult>, NotAttached> {
+) -> Result<Vec<AddResult>, AttachFailure> {
     let devices = plan.networks.iter().filter_map(|network| network.device.as_ref());
     let prepared = devices.into_iter().try_for_each(DeviceFile::prepare);
-    prepared.map_err(|error| NotAttached { error, place: None })?;
+    prepared.map_err(|error| AttachFailure { error, place: None })?;
     container.attach(&plan.members, |results| {
         for ((member, network), result) in
             plan.members.iter().zip(&plan.networks).zip(&mut *results)
@@ -202,7 +202,8 @@ impl Report<'_> {
     ) -> Result<(), Failure> {
         let Some(pod) = self.pod_of(plan) else { return Ok(()) };
         let places = plan.members.iter().zip(&plan.networks).zip(results);
-        let results = places.map(|((member, network), result)| told(call, member, network, result));
+        let results =
+            places.map(|((member, network), result)| network_result(call, member, network, result));
         let results = results.collect::<Result<_, Failure>>()?;
         let (sandbox, settings) = (self.sandbox.clone(), config.settings.clone());
         let attached = AttachReport { sandbox, pod, results, settings };
@@ -233,7 +234,7 @@ impl Report<'_> {
 }
 
 /// Returns what a network gave, for the daemon.
-fn told(
+fn network_result(
     call: &Call<'_>,
     member: &Member,
     network: &Network,

@@ -15,12 +15,12 @@ use crate::shared::failure::Failure;
 /// The record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Recorded {
+pub(super) struct RecordData {
     /// In the order of ADD.
     pub(super) members: Vec<RecordedMember>,
     /// What else is known of each.
     #[serde(default)]
-    pub(super) networks: Vec<Known>,
+    pub(super) networks: Vec<NetworkRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) default_route: Option<DefaultRoute>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub(super) struct Recorded {
 /// What else is known of one network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Known {
+pub(super) struct NetworkRecord {
     /// The interface.
     pub(super) ifname: IfName,
     /// Its name in the status.
@@ -45,15 +45,16 @@ pub(super) struct Known {
     pub(super) device_file: Option<PathBuf>,
 }
 
-impl Recorded {
+impl RecordData {
     pub(super) fn of(plan: &Plan, pod: Option<Pod>, config: &Config) -> Result<Self, Failure> {
-        let known = |(member, network): (&cni_runtime::Member, &super::plan::Network)| Known {
-            ifname: member.attachment.ifname.clone(),
-            name: network.name.clone(),
-            without_default: network.without_default,
-            device_file: network.device.as_ref().map(|device| device.path.clone()),
-        };
-        Ok(Recorded {
+        let known =
+            |(member, network): (&cni_runtime::Member, &super::plan::Network)| NetworkRecord {
+                ifname: member.attachment.ifname.clone(),
+                name: network.name.clone(),
+                without_default: network.without_default,
+                device_file: network.device.as_ref().map(|device| device.path.clone()),
+            };
+        Ok(RecordData {
             members: plan.members.iter().map(RecordedMember::of).collect::<Result<_, _>>()?,
             networks: plan.members.iter().zip(&plan.networks).map(known).collect(),
             default_route: plan.default_route.clone(),

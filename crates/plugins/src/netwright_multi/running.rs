@@ -15,7 +15,7 @@ use state::{Index, Record};
 use super::attach::attach;
 use super::config::{Config, invalid};
 use super::plan::{self, Plan};
-use super::recorded::Recorded;
+use super::recorded::RecordData;
 use super::{NAME, remove_file};
 use crate::multi::default_route;
 use crate::multi::members::{self, Container, RecordedMember};
@@ -36,7 +36,7 @@ pub(super) fn add(
     let _lock = container.lock()?;
     // Read again, since under the lock it does not change.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
-    let before: Recorded = read(&record)?;
+    let before: RecordData = read(&record)?;
     if planned.default {
         return Err(invalid("the default network is there already, and stays"));
     }
@@ -61,7 +61,7 @@ pub(super) fn add(
     plan.add(call, config, planned, list, ifname)?;
     members::refuse_interfaces(&inside, &plan.members)?;
     let others = members_of(&container, &before)?;
-    let new = Recorded::of(&plan, before.pod.clone(), config)?;
+    let new = RecordData::of(&plan, before.pod.clone(), config)?;
     let mut after = before.clone();
     after.members.extend(new.members);
     after.networks.extend(new.networks);
@@ -146,14 +146,14 @@ fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, F
     Err(Failure::new(code::INVALID_NETNS, text).with_details("nothing was changed"))
 }
 
-fn read(record: &Record) -> Result<Recorded, Failure> {
+fn read(record: &Record) -> Result<RecordData, Failure> {
     serde_json::from_value(record.data.clone()).map_err(|error| {
         let text = format!("the record of {} is illegible: {error}", record.attachment);
         Failure::new(codes::STATE, text)
     })
 }
 
-fn put(index: &Index, record: &mut Record, recorded: &Recorded) -> Result<(), Failure> {
+fn put(index: &Index, record: &mut Record, recorded: &RecordData) -> Result<(), Failure> {
     record.data = serde_json::to_value(recorded).expect("a record has string keys only");
     index.put(record).map_err(|error| Failure::from_chain(codes::STATE, &error))
 }
@@ -161,7 +161,7 @@ fn put(index: &Index, record: &mut Record, recorded: &Recorded) -> Result<(), Fa
 /// Returns the recorded networks of a pod.
 fn members_of(
     container: &Container<'_>,
-    recorded: &Recorded,
+    recorded: &RecordData,
 ) -> Result<Vec<(Member, AddResult)>, Failure> {
     let member = |member: &RecordedMember| {
         let cached = container.runtime.cached_attachment(&member.key(&container.outer));

@@ -26,10 +26,10 @@ use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use state::{Claimed, Index, Read, Record};
-use wanted::{Because, Item, State};
+use state::{ClaimOutcome, Index, ReadOutcome, Record};
+use wanted::{Item, Reason, State};
 
-pub use place::{Met, Place, Segment, follow, vlan_link};
+pub use place::{Place, Segment, SegmentLinks, follow, vlan_link};
 
 use super::attachment::may_live;
 use super::drift;
@@ -47,10 +47,10 @@ const KEY: &str = "allowAddressConflict";
 pub fn may_conflict(call: &Call<'_>) -> Result<bool, Failure> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
-    struct Only {
+    struct OnlyConflicts {
         allow_address_conflict: bool,
     }
-    Ok(call.read_config().map(|only: Only| only.allow_address_conflict)?)
+    Ok(call.read_config().map(|only: OnlyConflicts| only.allow_address_conflict)?)
 }
 
 /// Names what [`take`] will claim, for the attachment's record: DEL reads it from there.
@@ -91,8 +91,8 @@ fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> R
     let object = place.object(address);
     for _ in 0..TRIES {
         let holders = match index.claim(&object, key)? {
-            Claimed::Own => return Ok(()),
-            Claimed::By(holders) => holders,
+            ClaimOutcome::Own => return Ok(()),
+            ClaimOutcome::By(holders) => holders,
         };
         let living = living(index, &holders);
         if let Some(other) = living.first()
@@ -123,7 +123,7 @@ fn join(
     object: &str,
     key: &AttachmentKey,
     holders: &[String],
-    living: &[Living],
+    living: &[Claimant],
 ) -> Result<bool, Failure> {
     let mut to: Vec<String> = living.iter().map(|one| one.hash.clone()).collect();
     to.push(key.hash());
@@ -176,7 +176,7 @@ pub fn check_one(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, F
 pub fn wanted(objects: &[String]) -> impl Iterator<Item = Item> {
     objects
         .iter()
-        .map(|object| Item::host(State::Claim { object: object.clone() }, Because::Ownership))
+        .map(|object| Item::host(State::Claim { object: object.clone() }, Reason::Ownership))
 }
 
 /// Returns the claim that an item is about.
@@ -249,7 +249,7 @@ pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Fa
         }
         _ if holders.is_empty() => {
             let claimed = index.claim(object, key)?;
-            claimed == Claimed::Own
+            claimed == ClaimOutcome::Own
         }
         _ => join(index, object, key, &holders, &living)?,
     };
@@ -266,17 +266,17 @@ pub fn recorded(data: &Value) -> Vec<String> {
 }
 
 /// An attachment that has a claim and is not known to be gone.
-struct Living {
+struct Claimant {
     hash: String,
     name: String,
 }
 
 /// Returns the holders of a claim that are not known to be gone.
-fn living(index: &Index, holders: &[String]) -> Vec<Living> {
+fn living(index: &Index, holders: &[String]) -> Vec<Claimant> {
     // The census reads all processes once, and only if an attachment cannot be judged without it.
     let census = Census::new();
     let judge = |hash: &String| {
-        Some(Living { hash: hash.clone(), name: living_name(index, hash, &census)? })
+        Some(Claimant { hash: hash.clone(), name: living_name(index, hash, &census)? })
     };
     holders.iter().filter_map(judge).collect()
 }
@@ -324,7 +324,7 @@ pub fn release(
     let objects = match objects {
         Some(objects) => objects,
         None => {
-            let Read { found: own, damaged } = index.claims_of(&hash);
+            let ReadOutcome { found: own, damaged } = index.claims_of(&hash);
             for one in damaged {
                 let unread = Failure::new(codes::STATE, format!("cannot read {one}"));
                 failures.note("release addresses", Err::<(), _>(unread));
@@ -428,7 +428,7 @@ fn own(address: IpAddr, ifname: &str) -> Failure {
 
 /// By which of the host's routing tables and by which links the host routes to containers.
 #[derive(Debug, Clone, Default)]
-pub struct Routed {
+pub struct ContainerRouting {
     /// The links that lead to the containers.
     pub links: Vec<u32>,
     /// The VRF that these links belong to, and its table.
@@ -437,11 +437,11 @@ pub struct Routed {
     pub one_by_one: bool,
 }
 
-impl Routed {
+impl ContainerRouting {
     /// Routes to each container by a link of its own.
     #[must_use]
     pub fn one_by_one(link: u32) -> Self {
-        Routed { links: vec![link], vrf: None, one_by_one: true }
+        ContainerRouting { links: vec![link], vrf: None, one_by_one: true }
     }
 
     /// Reads the link that has the gateway's address, if it exists already.
@@ -451,11 +451,11 @@ impl Routed {
     pub fn by(host: &mut RouteSocket, link: Option<&Link>) -> Result<Self, Failure> {
         let links = link.iter().map(|link| link.index).collect();
         let Some(master) = link.and_then(|link| link.master) else {
-            return Ok(Routed { links, ..Routed::default() });
+            return Ok(ContainerRouting { links, ..ContainerRouting::default() });
         };
         let master = host.link_by_index(master)?;
         let vrf = master.and_then(|master| Some((master.index, master.vrf_table?)));
-        Ok(Routed { links, vrf, one_by_one: false })
+        Ok(ContainerRouting { links, vrf, one_by_one: false })
     }
 
     /// The place within which the addresses of routed containers must differ.
@@ -484,7 +484,7 @@ const DROPS: &[Errno] = &[Errno::INVAL, Errno::ACCES];
 pub fn refuse_unroutable(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
     ips: &[IpConfig],
 ) -> Result<(), Failure> {
     for ip in ips {
@@ -523,7 +523,7 @@ pub struct Pool {
 pub fn refuse_pool(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
     pool: &Pool,
 ) -> Result<(), Failure> {
     let Pool { first, last } = pool;
@@ -561,7 +561,7 @@ pub fn refuse_pool(
 pub fn check_own(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
     ips: &[IpConfig],
 ) -> Result<(), Failure> {
     for ip in ips {
@@ -585,7 +585,7 @@ pub fn refuse_gateways(
     call: &Call<'_>,
     host: &mut RouteSocket,
     index: &Index,
-    routed: &Routed,
+    routed: &ContainerRouting,
     places: &[Place],
     ips: &[IpConfig],
 ) -> Result<(), Failure> {
@@ -632,7 +632,7 @@ fn claimed(
 /// Returns the conflict if a gateway's address is that of one of the host's own routers.
 fn router(
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
     gateway: IpAddr,
 ) -> Result<Option<Failure>, Failure> {
     let Some(route) = routed.to(host, gateway)? else { return Ok(None) };
@@ -662,7 +662,11 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Names the link that has an address of the host.
-fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Failure, Failure> {
+fn local(
+    host: &mut RouteSocket,
+    routed: &ContainerRouting,
+    address: IpAddr,
+) -> Result<Failure, Failure> {
     let vrf = routed.vrf.map(|(vrf, _)| vrf);
     let mut name = "lo".to_owned();
     for one in host.addresses(None)? {
@@ -699,7 +703,7 @@ impl Conflict {
 fn by_route(
     host: &mut RouteSocket,
     route: &Route,
-    routed: &Routed,
+    routed: &ContainerRouting,
     ip: &IpConfig,
     what: &str,
 ) -> Result<Option<Conflict>, Failure> {
@@ -715,7 +719,7 @@ fn by_route(
 fn behind(
     host: &mut RouteSocket,
     route: &Route,
-    routed: &Routed,
+    routed: &ContainerRouting,
     ip: &IpConfig,
     what: &str,
 ) -> Result<Option<Conflict>, Failure> {
@@ -752,7 +756,7 @@ fn behind(
 fn elsewhere(
     host: &mut RouteSocket,
     route: &Route,
-    routed: &Routed,
+    routed: &ContainerRouting,
     ip: &IpConfig,
     what: &str,
 ) -> Result<Option<Conflict>, Failure> {

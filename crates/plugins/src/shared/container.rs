@@ -14,7 +14,7 @@ use kernel::route::{
     TABLE_MAIN,
 };
 use kernel::sysctl::{Folder, Sysctl, SysctlError};
-use wanted::{Because, Item, SatisfiedBy, State};
+use wanted::{Item, Reason, RouteMatch, State};
 
 use super::failure::Failure;
 use super::{drift, dropping};
@@ -246,7 +246,7 @@ pub fn wanted_addresses(
             nodad,
             noprefixroute,
         };
-        Item::container(State::Address(address), Because::Ipam)
+        Item::container(State::Address(address), Reason::Ipam)
     })
 }
 
@@ -265,23 +265,23 @@ pub(crate) fn wanted_side(
     let reported = result.container_interface(ifname);
     let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty() && !left_down);
     if let Some(mac) = mac {
-        items.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+        items.push(Item::container(State::Mac { link: link(), mac }, Reason::Created));
     }
     items.extend(wanted_addresses(ifname, ips, options.skip_dad, false));
     if !left_down {
-        items.push(Item::container(State::Up { link: link() }, Because::Created));
+        items.push(Item::container(State::Up { link: link() }, Reason::Created));
     }
     let all: Vec<&IpConfig> = ips.iter().collect();
     let routes = result.routes.iter();
     let routes = routes.map(|asked| (route_with(0, asked, &all, options), asked));
     let routes = routes.map(|(route, asked)| wanted_route(ifname, &route, asked));
-    items.extend(each_once(routes.map(|route| (route, Because::Ipam))));
+    items.extend(each_once(routes.map(|route| (route, Reason::Ipam))));
     items
 }
 
 /// Turns routes of the container's interface into items, each once: a result may name one twice.
 #[must_use]
-pub fn each_once(routes: impl Iterator<Item = (wanted::Route, Because)>) -> Vec<Item> {
+pub fn each_once(routes: impl Iterator<Item = (wanted::Route, Reason)>) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for (route, because) in routes {
         let state = State::Route(route);
@@ -302,7 +302,7 @@ pub fn wanted_route(ifname: &str, route: &route::Route, asked: &Route) -> wanted
     let any = asked.is_default() || asked.gw.is_none();
     wanted::Route {
         gateway: route.gateway,
-        satisfied_by: if any { SatisfiedBy::Any } else { SatisfiedBy::Gateway },
+        satisfied_by: if any { RouteMatch::Any } else { RouteMatch::Gateway },
         source: route.source,
         scope: route.scope.map(|scope| scope.0),
         table: Some(route.table).filter(|table| *table != TABLE_MAIN),

@@ -1,6 +1,6 @@
 //! Routes that drop packets. They lead to no link, so they do not go with the container's interface.
 
-use cni::{AddResult, Dropping, IpConfig};
+use cni::{AddResult, DropKind, IpConfig};
 use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteKind, RouteSocket};
@@ -11,12 +11,12 @@ use super::failures::Failures;
 
 /// Returns the kernel's word for it.
 #[must_use]
-pub fn kind(drops: Option<Dropping>) -> RouteKind {
+pub fn kind(drops: Option<DropKind>) -> RouteKind {
     match drops {
         None => RouteKind::Unicast,
-        Some(Dropping::Blackhole) => RouteKind::Blackhole,
-        Some(Dropping::Unreachable) => RouteKind::Unreachable,
-        Some(Dropping::Prohibit) => RouteKind::Prohibit,
+        Some(DropKind::Blackhole) => RouteKind::Blackhole,
+        Some(DropKind::Unreachable) => RouteKind::Unreachable,
+        Some(DropKind::Prohibit) => RouteKind::Prohibit,
     }
 }
 
@@ -47,10 +47,10 @@ pub fn refuse_existing(netns: &Netns, routes: &[Route]) -> Result<(), Failure> {
         let family = IpFamily::of(route.destination.addr());
         let filter = RouteFilter { family, table: Some(route.table), oif: None };
         if inside.routes(filter)?.iter().any(|found| is(found, route)) {
-            let word = [Dropping::Blackhole, Dropping::Unreachable, Dropping::Prohibit]
+            let word = [DropKind::Blackhole, DropKind::Unreachable, DropKind::Prohibit]
                 .into_iter()
                 .find(|drops| kind(Some(*drops)) == route.kind)
-                .map_or("", Dropping::word);
+                .map_or("", DropKind::word);
             let text = format!("the container has a route {word} {} already", route.destination);
             return Err(Failure::new(codes::EXISTS, text));
         }

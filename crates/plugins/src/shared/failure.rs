@@ -1,6 +1,6 @@
 //! The failure of a step, and the one place that says which code and words the caller gets for it.
 
-use cni::{Differs, Error, Refusal, code};
+use cni::{Error, ItemDrift, Refusal, code};
 use cni_invoke::FindError;
 use cni_plugin::codes;
 use cni_runtime::{CacheError, CheckError, DelError, LoadError, StatusError};
@@ -107,7 +107,7 @@ impl Failure {
 
     /// Adds what differs, each by itself.
     #[must_use]
-    pub fn with_differences(self, differences: Vec<Differs>) -> Self {
+    pub fn with_differences(self, differences: Vec<ItemDrift>) -> Self {
         Failure(Error { differences: differences.into(), ..self.0 })
     }
 

@@ -104,7 +104,7 @@ pub fn valid_keys(call: &Call<'_>) -> Vec<AttachmentKey> {
 /// recorded since GC read it. An ADD writes its record before it changes the packet filter. GC
 /// lists the filter first and then asks this, so it removes nothing of an ADD that is running.
 #[derive(Debug)]
-pub struct Spared<'c> {
+pub struct SparedAttachments<'c> {
     index: &'c Index,
     plugin: &'c str,
     network: &'c str,
@@ -113,14 +113,14 @@ pub struct Spared<'c> {
     collected: HashSet<String>,
 }
 
-impl<'c> Spared<'c> {
+impl<'c> SparedAttachments<'c> {
     /// Starts from GC's list. Only the records of `plugin` count.
     #[must_use]
     pub fn new(call: &'c Call<'_>, index: &'c Index, plugin: &'c str) -> Self {
         let valid = valid_keys(call);
         let valid_hashes = valid.iter().map(AttachmentKey::hash).collect();
         let network = call.network().as_str();
-        Spared { index, plugin, network, valid, valid_hashes, collected: HashSet::new() }
+        SparedAttachments { index, plugin, network, valid, valid_hashes, collected: HashSet::new() }
     }
 
     /// Records the result for an attachment that is not on the list. One that another call is
@@ -160,7 +160,7 @@ pub fn collect(
     call: &Call<'_>,
     index: &Index,
     concerns: &[Concern],
-    spared: &Spared<'_>,
+    spared: &SparedAttachments<'_>,
 ) -> Result<(), Failure> {
     let network = call.network().as_str();
     let stays = |hash: &str| spared.contains(hash);

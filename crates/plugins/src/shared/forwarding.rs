@@ -7,11 +7,11 @@ use cni::{AttachmentKey, IpConfig};
 use kernel::route::{Link, LinkSettings, RouteSocket};
 use kernel::sysctl::Sysctl;
 use state::Index;
-use wanted::{Because, Item, State};
+use wanted::{Item, Reason, State};
 
 use super::failure::Failure;
 use super::failures::Failures;
-use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, Leaving, SharedSysctl};
+use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, ReleaseReason, SharedSysctl};
 
 const SYSCTLS: [(SharedSysctl, bool, &str); 2] =
     [(FORWARD_V4, true, "IPv4"), (FORWARD_V6, false, "IPv6")];
@@ -88,12 +88,17 @@ pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = It
     [true, false]
         .into_iter()
         .filter(move |ipv4| has(*ipv4))
-        .map(move |ipv4| Item::host(State::Forwarding { ipv4, restore }, Because::Outbound))
+        .map(move |ipv4| Item::host(State::Forwarding { ipv4, restore }, Reason::Outbound))
 }
 
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An
 /// ADD that is undone leaves everything as it was, unless others have come to hold it meanwhile.
-pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
+pub fn release(
+    index: &Index,
+    key: &AttachmentKey,
+    leaving: ReleaseReason,
+    failures: &mut Failures,
+) {
     for (sysctl, ..) in SYSCTLS {
         failures.note("release forwarding", sysctl.release(index, key, leaving));
     }

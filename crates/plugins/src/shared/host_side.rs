@@ -204,18 +204,18 @@ pub enum RouteDifference {
     /// No route leads there by the link.
     Missing,
     /// A route leads there by the link, and another route covers it.
-    Covered(Covered),
+    Covered(CoveredAddress),
 }
 
 /// An address that a foreign route covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Covered {
+pub struct CoveredAddress {
     to: IpAddr,
     /// The interface by which packets leave instead; `None` if they are dropped.
     by: Option<String>,
 }
 
-impl Covered {
+impl CoveredAddress {
     /// Returns the error for it, with a remedy. `ifname` is the interface that the route should
     /// use.
     #[must_use]
@@ -303,7 +303,7 @@ pub fn covering(
     link: &Link,
     to: IpAddr,
     ours: &IpNet,
-) -> Result<Option<Covered>, Failure> {
+) -> Result<Option<CoveredAddress>, Failure> {
     let LinkTable { vrf, table } = LinkTable::of(host, link)?;
     match host.route_in(vrf, to) {
         Ok(Some(route)) => by_another(host, link, to, &route, table),
@@ -316,7 +316,7 @@ pub fn covering(
                     && route.destination.contains(&to)
             };
             let found = host.routes(filter)?.iter().any(drops);
-            Ok(found.then_some(Covered { to, by: None }))
+            Ok(found.then_some(CoveredAddress { to, by: None }))
         }
     }
 }
@@ -327,13 +327,13 @@ fn by_another(
     to: IpAddr,
     route: &Route,
     table: u32,
-) -> Result<Option<Covered>, Failure> {
+) -> Result<Option<CoveredAddress>, Failure> {
     if route.table != table || (route.oif == Some(link.index) && route.gateway.is_none()) {
         return Ok(None);
     }
     let Some(oif) = route.oif else { return Ok(None) };
     let other = host.link_by_index(oif)?;
-    Ok(other.map(|other| Covered { to, by: Some(other.name) }))
+    Ok(other.map(|other| CoveredAddress { to, by: Some(other.name) }))
 }
 
 /// Compares the host's routes to a container, `to`, with the route to the subnet of a gateway's

@@ -113,7 +113,7 @@ fn record_of_link(index: &Index, key: &AttachmentKey, link: &Link) -> bool {
 
 /// The result of the search in a container.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// The attachment's links: the recorded one, and the one with its mark and its name; if neither
     /// exists, those with its mark under any name.
     pub ours: Vec<Link>,
@@ -130,12 +130,12 @@ pub fn find(
     inside: &mut RouteSocket,
     key: &AttachmentKey,
     recorded: Option<Identity>,
-) -> Result<Found, Failure> {
+) -> Result<SearchResult, Failure> {
     let mark = owner::alias(key);
     // Loopback and hardware links have no kind. They cannot be deleted, and plugins do not create
     // them.
     let marked = |link: &Link| link.kind.is_some() && link.alias.as_ref() == Some(&mark);
-    let mut found = Found::default();
+    let mut found = SearchResult::default();
     match inside.link_by_name(key.ifname.as_str())? {
         Some(link) if marked(&link) || recorded.is_some_and(|recorded| recorded.is(&link)) => {
             found.ours.push(link);

@@ -21,9 +21,9 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use serde_json::{Value, json};
 use state::Index;
-use wanted::{Because, Item, Place, State};
+use wanted::{Item, Place, Reason, State};
 
-use crate::engine::{self, Attached, Attaching, Kind, Picture, Removal};
+use crate::engine::{self, Addition, Attachment, Kind, Picture, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
@@ -199,7 +199,7 @@ pub fn create(
 /// # Errors
 /// Code 105.
 pub(crate) fn record_name<K: Kind>(
-    attaching: &Attaching<'_, K>,
+    attaching: &Addition<'_, K>,
     name: Option<&IfName>,
     netns: &Netns,
 ) -> Result<(), Failure> {
@@ -328,22 +328,22 @@ pub(crate) fn take_down<K: Kind>(
 pub(crate) fn wanted_ends<K: Kind>(
     host: &str,
     ours: bool,
-    attached: &Attached<'_, K>,
+    attached: &Attachment<'_, K>,
 ) -> Vec<Item> {
     let (link, of) = (|| host.to_owned(), attached.ifname.to_owned());
     let veth = State::Link { link: of.clone(), kinds: vec!["veth".to_owned()] };
     let mut items = vec![
-        Item::container(veth, Because::Created),
-        Item::host(State::Peer { link: link(), of }, Because::Created),
+        Item::container(veth, Reason::Created),
+        Item::host(State::Peer { link: link(), of }, Reason::Created),
     ];
     let mut links = attached.result.interfaces.iter();
     let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
     if let Some(mtu) = reported.map(|link| link.mtu).filter(|mtu| *mtu != 0) {
-        items.push(Item::host(State::Mtu { link: link(), mtu }, Because::Created));
+        items.push(Item::host(State::Mtu { link: link(), mtu }, Reason::Created));
     }
     if ours {
         let alias = owner::alias(attached.key);
-        items.push(Item::host(State::Mark { link: link(), alias }, Because::Ownership));
+        items.push(Item::host(State::Mark { link: link(), alias }, Reason::Ownership));
     }
     items
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 
 use cni::code;
 use cni_plugin::{Call, codes};
-use kernel::ipv6::Off;
+use kernel::ipv6::Ipv6Obstacle;
 use kernel::remedy;
 use kernel::route::{ApplyError, Change, RouteSocket};
 
-use super::claim::{self, Routed};
+use super::claim::{self, ContainerRouting};
 use super::failure::Failure;
 use super::{advertisements, forwarding};
 use crate::ipam::{self, Families, host_local};
@@ -37,7 +37,7 @@ pub(crate) fn refuse_unfit(
     let links = [Some(advertisements::NEW_LINKS), quieted];
     links.into_iter().flatten().try_for_each(advertisements::refuse_unwritable)?;
     if routed {
-        let off = ifname.map_or_else(Off::for_new_links, Off::for_link);
+        let off = ifname.map_or_else(Ipv6Obstacle::for_new_links, Ipv6Obstacle::for_link);
         if let Some(off) = off.filter(|_| v6) {
             return Err(no_ipv6(&off));
         }
@@ -85,7 +85,7 @@ pub(crate) fn refuse_full(what: &str, folder: &Path) -> Result<(), Failure> {
 pub(crate) fn refuse_unroutable(
     call: &Call<'_>,
     host: &mut RouteSocket,
-    routed: &Routed,
+    routed: &ContainerRouting,
 ) -> Result<(), Failure> {
     for set in host_local::pools(call) {
         let mut refused = Ok(());
@@ -106,8 +106,8 @@ pub(crate) fn refuse_unroutable(
 /// # Errors
 /// Code 100.
 pub(crate) fn refuse_without_kernel(call: &Call<'_>) -> Result<(), Failure> {
-    match ipam::families(call).v6 && Off::in_kernel() {
-        true => Err(no_ipv6(&Off::Kernel)),
+    match ipam::families(call).v6 && Ipv6Obstacle::in_kernel() {
+        true => Err(no_ipv6(&Ipv6Obstacle::Kernel)),
         false => Ok(()),
     }
 }
@@ -119,11 +119,11 @@ pub(crate) fn explain(refused: ApplyError, changes: &[Change], ifname: &str) -> 
         Some(Change::AddAddress { address, .. }) => address.addr().is_ipv6(),
         _ => false,
     };
-    let off = is_v6.then(|| Off::for_link(ifname)).flatten();
+    let off = is_v6.then(|| Ipv6Obstacle::for_link(ifname)).flatten();
     off.map_or_else(|| refused.into(), |off| no_ipv6(&off))
 }
 
-fn no_ipv6(off: &Off) -> Failure {
+fn no_ipv6(off: &Ipv6Obstacle) -> Failure {
     Failure::new(codes::KERNEL, off.to_string())
         .with_details(format!("{}, {LEAVE_OUT}", off.remedy()))
 }

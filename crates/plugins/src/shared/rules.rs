@@ -13,11 +13,11 @@ use ipam::host::no_host;
 use ipnet::IpNet;
 use kernel::route::{RouteKind, RouteSocket};
 use state::Index;
-use wanted::{Because, Item, State};
+use wanted::{Item, Reason, State};
 
 use super::failure::Failure;
 use super::failures::Failures;
-use super::filter::{self, Spared, remove_own, with_firewall};
+use super::filter::{self, SparedAttachments, remove_own, with_firewall};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof, Concern::Routers];
@@ -176,7 +176,7 @@ pub fn wanted(
     backend: Option<MasqueradeBackend>,
     plan: Plan,
     addresses: Vec<IpNet>,
-    because: Because,
+    because: Reason,
 ) -> Option<Item> {
     let (iptables, sources) = match backend {
         Some(MasqueradeBackend::Iptables(sources)) => (true, sources),
@@ -212,7 +212,11 @@ pub fn remove(
 ///
 /// # Errors
 /// As [`remove`].
-pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<(), Failure> {
+pub fn collect(
+    call: &Call<'_>,
+    index: &Index,
+    spared: &SparedAttachments<'_>,
+) -> Result<(), Failure> {
     let mut failures = Failures::new();
     failures.note("nftables", filter::collect(call, index, CONCERNS, spared));
     let left = firewall::reference::gc_bridge(call.network().as_str(), &spared.keys());

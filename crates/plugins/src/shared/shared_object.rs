@@ -43,26 +43,26 @@ pub enum AtTheEnd {
 
 /// Why an attachment releases a sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaving {
+pub enum ReleaseReason {
     /// Its container has lived, or that is unknown.
     Ended,
     /// Its ADD failed: no other program has relied on it.
     Undone,
 }
 
-impl Leaving {
+impl ReleaseReason {
     /// Returns why an attachment that a call removes releases it.
     #[must_use]
     pub fn of(call: &Call<'_>) -> Self {
-        if call.is_undo() { Leaving::Undone } else { Leaving::Ended }
+        if call.is_undo() { ReleaseReason::Undone } else { ReleaseReason::Ended }
     }
 }
 
 /// In a sysctl's note: the hash of the attachment that switched it on.
 const BY: &str = "by";
 
-/// In a sysctl's note: the first other attachment that held it, an [`Other`]. `true` says that some
-/// did.
+/// In a sysctl's note: the first other attachment that held it, a [`SecondHolder`]. `true` says that
+/// some did.
 const OTHER: &str = "other";
 
 /// In a sysctl's note: the interfaces that forwarded by themselves while the sysctl was off.
@@ -85,15 +85,15 @@ const RESTORE: &str = "putBack";
 /// changed in the note. An ADD that is undone restores the note from this.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Other {
+struct SecondHolder {
     hash: String,
     #[serde(rename = "putBack")]
     restore: bool,
 }
 
-impl Other {
+impl SecondHolder {
     fn of(note: &Value) -> Option<Self> {
-        Other::deserialize(&note[OTHER]).ok()
+        SecondHolder::deserialize(&note[OTHER]).ok()
     }
 }
 
@@ -168,7 +168,7 @@ impl SharedSysctl {
             let before = made.clone();
             let is_first = made[BY].as_str() == Some(&hash);
             if !is_first && made[OTHER].is_null() {
-                made[OTHER] = json!(Other { hash, restore: made[RESTORE] == true });
+                made[OTHER] = json!(SecondHolder { hash, restore: made[RESTORE] == true });
             }
             made[RESTORE] = json!(restore && made[RESTORE] == true);
             remember(&mut made, &listening);
@@ -272,7 +272,7 @@ impl SharedSysctl {
         self,
         index: &Index,
         key: &AttachmentKey,
-        leaving: Leaving,
+        leaving: ReleaseReason,
     ) -> Result<(), Failure> {
         let object = self.object();
         if !index.may_exist(&object)? {
@@ -280,7 +280,7 @@ impl SharedSysctl {
         }
         let _lock = index.lock(&object, LOCK_TIMEOUT)?;
         let released = index.release(&object, key)?;
-        if leaving == Leaving::Undone {
+        if leaving == ReleaseReason::Undone {
             self.forget_other(index, key)?;
         }
         // No attachment holds it, but it has a note: an ADD was killed between the two.
@@ -288,7 +288,7 @@ impl SharedSysctl {
             return Ok(());
         }
         let is_own = |note: &Value| note[BY].as_str() == Some(&key.hash()) && note[OTHER].is_null();
-        self.settle(index, &|note| leaving == Leaving::Undone && is_own(note))
+        self.settle(index, &|note| leaving == ReleaseReason::Undone && is_own(note))
     }
 
     /// Removes from the note what the hold of an attachment changed there, after its ADD is undone.
@@ -296,7 +296,7 @@ impl SharedSysctl {
         let object = self.object();
         let note = index.known_note(&object)?;
         let Some(mut note) = note else { return Ok(()) };
-        let Some(other) = Other::of(&note).filter(|other| other.hash == key.hash()) else {
+        let Some(other) = SecondHolder::of(&note).filter(|other| other.hash == key.hash()) else {
             return Ok(());
         };
         let holders = index.holders(&object).found;

@@ -688,7 +688,7 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     assert!(learnt.iter().any(|line| elsewhere(&line)), "not what is guarded against: {learnt:?}");
     check(json!({})).fails(104, "learns from link-local frames");
     let said = check(json!({ cni::REPAIR: true }));
-    let told = cni::Repaired::parse(&said.output.stdout).lines;
+    let told = cni::RepairReport::parse(&said.output.stdout).lines;
     assert!(
         told.iter().any(|line| line.contains("no learning from link-local frames")),
         "{said:?}"

@@ -442,9 +442,9 @@ fn repair_holds_again_what_was_lost() {
         let expected: Vec<String> =
             places.iter().map(|place| format!("claim of address 10.1.0.2 {place}")).collect();
         let said = repair(&node, &c1, &keys, &result);
-        assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, expected, "{said:?}");
+        assert_eq!(cni::RepairReport::parse(&said.output.stdout).lines, expected, "{said:?}");
         let said = repair(&node, &c1, &keys, &result);
-        assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, Vec::<String>::new());
+        assert_eq!(cni::RepairReport::parse(&said.output.stdout).lines, Vec::<String>::new());
         add(&node, &c2, &keys).fails(108, "n/c1/eth0");
         run(&node, "DEL", &c1, &keys).call().silent();
         c1.delete();

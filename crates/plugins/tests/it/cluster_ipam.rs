@@ -182,7 +182,7 @@ fn repair_has_assigned_again_what_nobody_holds() {
     std::fs::remove_file(&file).unwrap();
     repair(json!({})).fails(104, "address 10.1.0.2 is not assigned");
     let said = repair(json!({ cni::REPAIR: true }));
-    let lines = cni::Repaired::parse(&said.output.stdout).lines;
+    let lines = cni::RepairReport::parse(&said.output.stdout).lines;
     assert!(lines.iter().any(|line| line.contains("assignment of address 10.1.0.2")), "{said:?}");
     assert_eq!(given(&node), ["10.1.0.2 c1 eth0", "fd00:1::2 c1 eth0"]);
     repair(json!({})).silent();

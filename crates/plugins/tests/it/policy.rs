@@ -107,7 +107,7 @@ impl<'n> Pod<'n> {
     fn repair(&self) -> Vec<String> {
         let said = self.policy("CHECK").config(json!({ "netwright/repair": true })).call();
         assert!(said.succeeded(), "{said:?}");
-        cni::Repaired::parse(&said.output.stdout).lines
+        cni::RepairReport::parse(&said.output.stdout).lines
     }
 
     #[track_caller]

@@ -23,11 +23,18 @@ fn run<'n>(node: &'n Node, plugin: &str, verb: &str, c1: &Container, config: &Va
 /// STATUS and ADD both fail with these words, name this command, and leave everything as it was.
 fn refused(node: &Node, c1: &Container, plugin: &str, config: &Value, words: &str, command: &str) {
     let before = Snapshot::take(&node.lab);
-    told(node, c1, plugin, config, words, command);
+    refused_with(node, c1, plugin, config, words, command);
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-fn told(node: &Node, c1: &Container, plugin: &str, config: &Value, words: &str, command: &str) {
+fn refused_with(
+    node: &Node,
+    c1: &Container,
+    plugin: &str,
+    config: &Value,
+    words: &str,
+    command: &str,
+) {
     let status = node.run(plugin, "STATUS").config(config.clone()).call().error();
     let add = run(node, plugin, "ADD", c1, config).call().error();
     assert_eq!((status.code, add.code), (50, 100), "{plugin}: {status} {add}");
@@ -64,7 +71,7 @@ fn a_host_on_which_ipv6_is_switched_off_is_named() {
     node.sh("ip link add cni0 type bridge; ip link set cni0 up; sysctl -qw net.ipv6.conf.default.disable_ipv6=0");
     let words = "IPv6 is switched off on this host (net.ipv6.conf.cni0.disable_ipv6 is 1)";
     let command = "sysctl -w net.ipv6.conf.cni0.disable_ipv6=0";
-    told(&node, &c1, "bridge", &keys(&node, "bridge", Family::Dual), words, command);
+    refused_with(&node, &c1, "bridge", &keys(&node, "bridge", Family::Dual), words, command);
     assert_eq!(node.sh("ip -o addr show dev cni0"), "");
     node.sh("sysctl -qw net.ipv6.conf.cni0.disable_ipv6=0");
     accepted(&node, &c1, "bridge", &keys(&node, "bridge", Family::Dual));
@@ -185,7 +192,14 @@ fn a_parent_that_is_a_port_is_named() {
     let config = json!({ "master": "p0", "ipam": matrix::ipam(&node, Family::V4) });
     accepted(&node, &c1, "macvlan", &config);
     node.sh("ip link add br0 type bridge && ip link set p0 master br0");
-    told(&node, &c1, "macvlan", &config, "failed to create macvlan", "is a port of bridge \"br0\"");
+    refused_with(
+        &node,
+        &c1,
+        "macvlan",
+        &config,
+        "failed to create macvlan",
+        "is a port of bridge \"br0\"",
+    );
 }
 
 #[test]

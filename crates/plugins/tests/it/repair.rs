@@ -70,7 +70,7 @@ impl<'n> Chain<'n> {
             left.clear();
             for said in self.each("CHECK", &json!({ "netwright/repair": true })) {
                 if said.succeeded() {
-                    put_back.extend(cni::Repaired::parse(&said.output.stdout).lines);
+                    put_back.extend(cni::RepairReport::parse(&said.output.stdout).lines);
                 } else {
                     left.push(said.error().to_string());
                 }

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni::CallEnv;
-use cni_invoke::{Exec, Executor, Mixed, Output, Request, Status};
+use cni_invoke::{Exec, Executor, MixedExecutor, Output, Request, Status};
 use cni_plugin::{Context, Plugin};
 use plugins::Builtins;
 use serde_json::{Value, json};
@@ -342,7 +342,7 @@ impl Run<'_> {
 fn executor(roots: &Roots) -> impl Executor + use<> {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let builtins = Builtins { roots: roots.clone(), build: BUILD };
-    Mixed::new(builtins, Exec::new(environment)).unwrap()
+    MixedExecutor::new(builtins, Exec::new(environment)).unwrap()
 }
 
 /// The outcome of a call.

@@ -61,7 +61,7 @@ impl fmt::Display for Moment {
 
 /// How a program ended.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub struct ProgramEnd {
     /// Its exit code, if it ended by itself.
     pub code: Option<i32>,
     /// The signal that killed it.
@@ -86,7 +86,7 @@ pub type Hand<'h> = &'h mut dyn FnMut(Moment) -> Blow;
 
 /// Runs a program to its end, and returns what it did.
 #[must_use]
-pub fn watch(program: Command, input: &[u8]) -> Ended {
+pub fn watch(program: Command, input: &[u8]) -> ProgramEnd {
     follow(program, input, &mut |_| Blow::Spare)
 }
 
@@ -101,7 +101,7 @@ impl Moment {
 
 /// Runs a program, and injects one fault, at that moment.
 #[must_use]
-pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
+pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> ProgramEnd {
     follow(program, input, &mut |moment| {
         if moment.is(&at) { blow } else { Blow::Spare }
     })
@@ -113,7 +113,7 @@ pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
 /// When the program cannot be started or traced, for example because it ends before it reads.
 #[must_use]
 #[expect(clippy::zombie_processes, reason = "the trace waits for it")]
-pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
+pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> ProgramEnd {
     program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = program.spawn().unwrap_or_else(|error| panic!("start {program:?}: {error}"));
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process ID is small"));
@@ -138,7 +138,7 @@ pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
         Some(WaitStatus::Signaled(_, signal, _)) => (None, Some(signal as i32)),
         _ => (None, None),
     };
-    Ended { code, signal, hung, stdout, stderr, moments, struck }
+    ProgramEnd { code, signal, hung, stdout, stderr, moments, struck }
 }
 
 /// Kills a program that takes too long.

@@ -2,7 +2,7 @@
 
 /// A request, as access control sees it, and its outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct LoggedRequest {
     /// `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: String,
     /// The API's group.

@@ -14,7 +14,7 @@ use super::store::Part;
 
 /// A fault: the field, and what is wrong with it.
 type Fault = (String, String);
-type Checked = Result<(), Fault>;
+type CheckOutcome = Result<(), Fault>;
 
 /// Refuses a part of a policy if a server refuses it. Parts that the request does not write are not
 /// checked.
@@ -36,7 +36,7 @@ fn required<T>(field: impl Into<String>) -> Result<T, Fault> {
     Err((field.into(), "Required value".to_owned()))
 }
 
-fn one_of(field: &str, value: &Value, allowed: &[&str]) -> Checked {
+fn one_of(field: &str, value: &Value, allowed: &[&str]) -> CheckOutcome {
     match value.as_str() {
         Some(text) if allowed.contains(&text) => Ok(()),
         _ => Err((
@@ -51,8 +51,8 @@ fn each(
     of: &Value,
     key: &str,
     path: &str,
-    mut check: impl FnMut(&str, &Value) -> Checked,
-) -> Checked {
+    mut check: impl FnMut(&str, &Value) -> CheckOutcome,
+) -> CheckOutcome {
     let path = format!("{path}.{key}");
     match &of[key] {
         Value::Null => Ok(()),
@@ -79,7 +79,7 @@ fn object<'v>(
     Ok(map)
 }
 
-fn length(path: &str, value: &Value, count: std::ops::RangeInclusive<usize>) -> Checked {
+fn length(path: &str, value: &Value, count: std::ops::RangeInclusive<usize>) -> CheckOutcome {
     match value {
         Value::Null => Ok(()),
         Value::Array(all) if count.contains(&all.len()) => Ok(()),
@@ -90,7 +90,7 @@ fn length(path: &str, value: &Value, count: std::ops::RangeInclusive<usize>) -> 
 // Parts of both kinds.
 
 /// `meta/v1` LabelSelector.
-fn selector(path: &str, value: &Value) -> Checked {
+fn selector(path: &str, value: &Value) -> CheckOutcome {
     let selector = object(path, value, &["matchLabels", "matchExpressions"], 0..=2)?;
     for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten()
     {
@@ -117,7 +117,7 @@ fn selector(path: &str, value: &Value) -> Checked {
     })
 }
 
-fn label_key(path: &str, key: &str) -> Checked {
+fn label_key(path: &str, key: &str) -> CheckOutcome {
     let (prefix, name) = key.split_once('/').map_or(("", key), |(prefix, name)| (prefix, name));
     let is_prefix = prefix.is_empty()
         || prefix.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c));
@@ -125,7 +125,7 @@ fn label_key(path: &str, key: &str) -> Checked {
     if is_whole { Ok(()) } else { invalid(path, &Value::from(key), "not a qualified name") }
 }
 
-fn label_value(path: &str, value: &Value) -> Checked {
+fn label_value(path: &str, value: &Value) -> CheckOutcome {
     match value.as_str() {
         Some(text) if is_label(text) => Ok(()),
         _ => invalid(path, value, "not a valid label value"),
@@ -180,7 +180,7 @@ fn cidr(path: &str, value: &Value) -> Result<Cidr, Fault> {
 
 // NetworkPolicy.
 
-fn network_policy(spec: &Value) -> Checked {
+fn network_policy(spec: &Value) -> CheckOutcome {
     selector("spec.podSelector", spec.get("podSelector").unwrap_or(&Value::Object(Map::new())))?;
     for (key, peers) in [("ingress", "from"), ("egress", "to")] {
         each(spec, key, "spec", |path, rule| {
@@ -192,7 +192,7 @@ fn network_policy(spec: &Value) -> Checked {
     each(spec, "policyTypes", "spec", |path, kind| one_of(path, kind, &["Ingress", "Egress"]))
 }
 
-fn policy_port(path: &str, entry: &Value) -> Checked {
+fn policy_port(path: &str, entry: &Value) -> CheckOutcome {
     if !entry["protocol"].is_null() {
         one_of(&format!("{path}.protocol"), &entry["protocol"], &["TCP", "UDP", "SCTP"])?;
     }
@@ -223,7 +223,7 @@ fn is_port_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-fn policy_peer(path: &str, peer: &Value) -> Checked {
+fn policy_peer(path: &str, peer: &Value) -> CheckOutcome {
     let there = |key: &str| !peer[key].is_null();
     if there("ipBlock") && (there("podSelector") || there("namespaceSelector")) {
         return Err((
@@ -258,7 +258,7 @@ fn policy_peer(path: &str, peer: &Value) -> Checked {
 const ACTIONS: [&str; 3] = ["Accept", "Deny", "Pass"];
 const MOST: usize = 25;
 
-fn cluster_policy(spec: &Value) -> Checked {
+fn cluster_policy(spec: &Value) -> CheckOutcome {
     if !spec.is_object() {
         return required("spec");
     }
@@ -304,7 +304,7 @@ fn cluster_policy(spec: &Value) -> Checked {
     Ok(())
 }
 
-fn pods(path: &str, value: &Value) -> Checked {
+fn pods(path: &str, value: &Value) -> CheckOutcome {
     if value.is_null() {
         return required(path);
     }
@@ -326,7 +326,7 @@ fn pods(path: &str, value: &Value) -> Checked {
 
 /// A definition's schema describes the shape of a selector, but neither its operators nor its
 /// labels.
-fn schema_selector(path: &str, value: &Value) -> Checked {
+fn schema_selector(path: &str, value: &Value) -> CheckOutcome {
     let selector = object(path, value, &["matchLabels", "matchExpressions"], 0..=2)?;
     for (_, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
         if !value.is_string() {
@@ -343,7 +343,7 @@ fn schema_selector(path: &str, value: &Value) -> Checked {
     })
 }
 
-fn egress_peer(path: &str, peer: &Value) -> Checked {
+fn egress_peer(path: &str, peer: &Value) -> CheckOutcome {
     let keys = ["namespaces", "pods", "nodes", "networks", "domainNames"];
     object(path, peer, &keys, 1..=1)?;
     if peer["namespaces"].is_object() || peer["pods"].is_object() {
@@ -358,7 +358,7 @@ fn egress_peer(path: &str, peer: &Value) -> Checked {
     each(peer, "networks", path, |path, value| cidr(path, value).map(drop))
 }
 
-fn protocol(path: &str, entry: &Value) -> Checked {
+fn protocol(path: &str, entry: &Value) -> CheckOutcome {
     object(path, entry, &["tcp", "udp", "sctp", "destinationNamedPort"], 1..=1)?;
     for key in ["tcp", "udp", "sctp"] {
         if entry[key].is_null() {
@@ -380,7 +380,7 @@ fn protocol(path: &str, entry: &Value) -> Checked {
 }
 
 /// `meta/v1` Condition, in a list that has each type once.
-fn conditions(status: Option<&Value>) -> Checked {
+fn conditions(status: Option<&Value>) -> CheckOutcome {
     let Some(status) = status.filter(|status| !status.is_null()) else { return Ok(()) };
     let path = "status.conditions";
     let Some(all) = status["conditions"].as_array() else { return required(path) };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::log::Asked;
+use super::log::LoggedRequest;
 
 /// A rule of a role, for one namespace or for all.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ impl Rule {
         rules.as_array().into_iter().flatten().map(rule).collect()
     }
 
-    pub(super) fn allows(&self, asked: &Asked) -> bool {
+    pub(super) fn allows(&self, asked: &LoggedRequest) -> bool {
         let has = |list: &[String], what: &str| list.iter().any(|item| item == "*" || item == what);
         has(&self.groups, &asked.group)
             && has(&self.resources, &asked.resource)

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::http::{self, Request};
 use super::kinds::{KINDS, Kind};
-use super::log::Asked;
+use super::log::LoggedRequest;
 use super::select::Selector;
 use super::status::Refusal;
-use super::store::{Key, Page, Part, Stored, kind};
-use super::{Mode, Shared, State, patch, policies};
+use super::store::{Key, Page, Part, StoredObject, kind};
+use super::{Mode, SharedState, State, patch, policies};
 
 /// The default page size of a list.
 const ALL: usize = usize::MAX;
@@ -36,18 +36,18 @@ enum Reply {
     Whole(u16, Value),
     /// A list, as text.
     List(String),
-    Watch(Target, Selector, Since, Vec<Value>),
+    Watch(Target, Selector, WatchStart, Vec<Value>),
 }
 
 /// Where a watch begins.
-struct Since {
+struct WatchStart {
     version: u64,
     /// How often all watches had been ended when this one began.
     ends: u64,
 }
 
 /// Answers the requests on a connection, until it ends.
-pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
+pub(super) fn serve(shared: &SharedState, stream: &TcpStream) -> io::Result<()> {
     let mut from = BufReader::new(stream);
     let mut to = stream;
     while let Some(request) = Request::read(&mut from)? {
@@ -78,7 +78,7 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
             Ok(Reply::List(_) | Reply::Watch(..)) => 200,
             Err(refusal) => refusal.code,
         };
-        state.log.push(Asked { code, ..asked });
+        state.log.push(LoggedRequest { code, ..asked });
         drop(state);
         shared.changed.notify_all();
         match reply {
@@ -93,18 +93,18 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn note(shared: &Shared, request: &Request, target: Option<&Target>, code: u16) {
-    shared.lock().log.push(Asked { code, ..asked(request, target) });
+fn note(shared: &SharedState, request: &Request, target: Option<&Target>, code: u16) {
+    shared.lock().log.push(LoggedRequest { code, ..asked(request, target) });
     shared.changed.notify_all();
 }
 
-fn asked(request: &Request, target: Option<&Target>) -> Asked {
-    let mut asked = Asked {
+fn asked(request: &Request, target: Option<&Target>) -> LoggedRequest {
+    let mut asked = LoggedRequest {
         line: format!("{} {}", request.method, request.raw_target),
         content_type: request.header("content-type").to_owned(),
         body: String::from_utf8_lossy(&request.body).into_owned(),
         user_agent: request.header("user-agent").to_owned(),
-        ..Asked::default()
+        ..LoggedRequest::default()
     };
     let Some(target) = target else { return asked };
     let one = request.asks("fieldSelector").strip_prefix("metadata.name=").unwrap_or_default();
@@ -479,9 +479,9 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
     match request.asks("resourceVersion") {
         "" | "0" => {
             let page = state.store.list(target.number, &target.namespace, &selector, ALL, None);
-            let event = |stored: &Stored| json!({"type": "ADDED", "object": stored.object});
+            let event = |stored: &StoredObject| json!({"type": "ADDED", "object": stored.object});
             let first = page.items.into_iter().map(event).collect();
-            let since = Since { version: page.version, ends: state.ends };
+            let since = WatchStart { version: page.version, ends: state.ends };
             Ok(Reply::Watch(target, selector, since, first))
         }
         text => {
@@ -493,7 +493,7 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
                 Ok(_) => Vec::new(),
                 Err(refusal) => vec![json!({"type": "ERROR", "object": refusal.status()})],
             };
-            let since = Since { version: since, ends: state.ends };
+            let since = WatchStart { version: since, ends: state.ends };
             Ok(Reply::Watch(target, selector, since, first))
         }
     }
@@ -501,11 +501,11 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
 
 /// Sends events until the time is over, the peer is gone, or the test ends the watch.
 fn watch(
-    shared: &Shared,
+    shared: &SharedState,
     request: &Request,
     target: &Target,
     selector: &Selector,
-    since: Since,
+    since: WatchStart,
     first: Vec<Value>,
     stream: &TcpStream,
 ) -> io::Result<()> {

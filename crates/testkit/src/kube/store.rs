@@ -37,14 +37,14 @@ pub(super) enum Part {
 
 /// An object as it is stored.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredObject {
     pub(super) object: Value,
     /// As lists show it, once one has. Most objects of a long list have not changed since the one
     /// before.
     text: OnceCell<String>,
 }
 
-impl Stored {
+impl StoredObject {
     /// Returns its text as an item of a list, in the version in which it is stored.
     pub(super) fn text(&self, kind: &Kind) -> &str {
         self.text.get_or_init(|| kind.item(self.object.clone()).to_string())
@@ -55,7 +55,7 @@ impl Stored {
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
-    objects: BTreeMap<Key, Stored>,
+    objects: BTreeMap<Key, StoredObject>,
     pub(super) history: VecDeque<Change>,
     /// Changes up to this one are forgotten.
     compacted: u64,
@@ -65,7 +65,7 @@ pub(super) struct Store {
 /// A part of a list.
 #[derive(Debug)]
 pub(super) struct Page<'s> {
-    pub(super) items: Vec<&'s Stored>,
+    pub(super) items: Vec<&'s StoredObject>,
     pub(super) version: u64,
     /// Where the next part begins.
     pub(super) more: Option<String>,
@@ -319,7 +319,7 @@ impl Store {
     fn put(&mut self, key: Key, before: Option<Value>, mut after: Value) -> Value {
         self.version += 1;
         after["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let stored = Stored { object: after.clone(), text: OnceCell::new() };
+        let stored = StoredObject { object: after.clone(), text: OnceCell::new() };
         self.objects.insert(key.clone(), stored);
         self.note(key, before, Some(after.clone()));
         after

@@ -16,7 +16,7 @@ use super::proto::{self, Message};
 use super::root::{self, in_root};
 use super::succeeded;
 use crate::lab::{Lab, Visit};
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 
 /// How long the daemon may take to answer after its start.
 const READY: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ const HEAD: usize = 5;
 #[derive(Debug)]
 pub struct Containerd<'lab> {
     lab: &'lab Lab,
-    daemon: Option<Running>,
+    daemon: Option<RunningProgram>,
     cgroup: Cgroup,
     /// The root of its programs, plugins and networks; `None` for the lab's own root.
     root: Option<PathBuf>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::lab::Lab;
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 use crate::reference::empty_debian;
 use crate::service::wait_until;
 
@@ -52,7 +52,7 @@ pub struct Debian {
     lab: Lab,
     /// The process ID of its systemd in the lab.
     leader: String,
-    _machine: Running,
+    _machine: RunningProgram,
 }
 
 impl Debian {

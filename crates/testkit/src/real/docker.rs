@@ -15,7 +15,7 @@ use super::image::image;
 use super::root::in_root;
 use super::succeeded;
 use crate::lab::{Lab, Visit};
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 use crate::reference;
 
 /// How long the engine may take to answer after its start.
@@ -76,7 +76,7 @@ const COMPOSE: &str = "/usr/libexec/docker/cli-plugins/docker-compose";
 #[derive(Debug)]
 pub struct Docker<'lab> {
     lab: &'lab Lab,
-    daemon: Option<Running>,
+    daemon: Option<RunningProgram>,
     cgroup: Cgroup,
     flags: Vec<String>,
     engine: Engine,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::lab::Lab;
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 
 /// How many members a cluster has.
 const MEMBERS: u16 = 3;
@@ -19,7 +19,7 @@ const MEMBERS: u16 = 3;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a member may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes two authorities, and keys: the first authority signs those of the members and of a client,
 /// the second that of a stranger. `$host` is the members' address.
@@ -47,7 +47,7 @@ pub struct Etcd<'lab> {
     dir: PathBuf,
     /// The address for clients.
     host: String,
-    members: Vec<Option<Running>>,
+    members: Vec<Option<RunningProgram>>,
     is_secure: bool,
 }
 
@@ -259,7 +259,7 @@ impl<'lab> Etcd<'lab> {
         loop {
             let running = (0..self.members.len()).filter(|at| self.members[*at].is_some());
             let mut answers =
-                running.filter_map(|member| self.ask_member(member, call, body, PATIENCE));
+                running.filter_map(|member| self.ask_member(member, call, body, START_TIMEOUT));
             if let Some(answer) = answers.find(|answer| answer["error"].is_null()) {
                 return answer;
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::succeeded;
 use crate::lab::Lab;
-use crate::place::{Place as _, Running};
+use crate::place::{Place as _, RunningProgram};
 
 /// The schema of the database, from the package `openvswitch-common`.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -32,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Ovs<'lab> {
     lab: &'lab Lab,
     dir: PathBuf,
-    server: Option<Running>,
-    switch: Option<Running>,
+    server: Option<RunningProgram>,
+    switch: Option<RunningProgram>,
     /// The server's further options for TLS.
     tls: Vec<String>,
 }
@@ -255,7 +255,7 @@ impl<'lab> Ovs<'lab> {
         );
     }
 
-    fn daemon(&self, program: &str, arguments: &[&str]) -> Running {
+    fn daemon(&self, program: &str, arguments: &[&str]) -> RunningProgram {
         let dir = self.dir.display();
         let mut command = self.command(program);
         command

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use cni::{AttachmentKey, code};
-use cni_runtime::Everything;
+use cni_runtime::Inventory;
 use state::Roots;
 
 use super::EXECUTABLE;
 use super::removal::RemovalReport;
 use crate::commands::gc;
 use crate::failure::Failure;
-use crate::net::attachments::{self, Known};
+use crate::net::attachments::{self, KnownAttachment};
 use crate::net::presence::Presence;
 use crate::net::session::Session;
 
@@ -52,17 +52,17 @@ pub(in crate::commands) fn living(session: &Session) -> Result<LivingAttachments
 }
 
 /// Returns the attachments of our plugins, and damaged records that may be of others.
-pub(super) fn ours(session: &Session) -> Result<(Vec<Known>, Vec<PathBuf>), Failure> {
-    let Everything { mut known, nameless, .. } = attachments::all(session)?;
+pub(super) fn ours(session: &Session) -> Result<(Vec<KnownAttachment>, Vec<PathBuf>), Failure> {
+    let Inventory { mut known, nameless, .. } = attachments::all(session)?;
     known.retain(|known| !known.records.is_empty());
     Ok((known, nameless.into_iter().map(|damaged| damaged.path).collect()))
 }
 
-pub(super) fn is_living(known: &Known) -> bool {
+pub(super) fn is_living(known: &KnownAttachment) -> bool {
     known.presence != Presence::Gone
 }
 
-pub(super) fn name(known: &Known) -> String {
+pub(super) fn name(known: &KnownAttachment) -> String {
     known.key.to_string()
 }
 
@@ -105,7 +105,7 @@ pub(super) fn detach_gone(
     report: &mut RemovalReport,
 ) -> Result<Option<String>, Failure> {
     let (known, mut damaged) = ours(session)?;
-    let (rest, gone): (Vec<Known>, Vec<Known>) =
+    let (rest, gone): (Vec<KnownAttachment>, Vec<KnownAttachment>) =
         known.into_iter().partition(|known| is_living(known) && !force);
     detach_each(&gone, session, report);
     damaged.retain(|_| !force);
@@ -114,7 +114,7 @@ pub(super) fn detach_gone(
     Ok((!rest.is_empty()).then(|| listed(&rest)))
 }
 
-fn detach_each(all: &[Known], session: &Session, report: &mut RemovalReport) {
+fn detach_each(all: &[KnownAttachment], session: &Session, report: &mut RemovalReport) {
     for known in all {
         match gc::remove(known, session) {
             Ok(stays) => {

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use cni::order::{gather, sort_by};
 use cni::{AttachmentKey, NetworkList};
-use cni_runtime::{Apart, CachedAttachment, Known, Presence};
+use cni_runtime::{CachedAttachment, KnownAttachment, Presence, RepairObstacle};
 use kernel::living::Census;
 use kernel::netns::Netns;
 use scene::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
@@ -26,7 +26,7 @@ use crate::world::World;
 pub(super) struct Subject {
     pub(super) container: Container,
     /// In the order of the container's attachments.
-    known: Vec<Known>,
+    known: Vec<KnownAttachment>,
     /// The attachments that are parts of others: their plugins are not asked separately.
     parts: BTreeSet<AttachmentKey>,
     /// Whether its namespace is read.
@@ -36,7 +36,11 @@ pub(super) struct Subject {
 }
 
 /// Returns the containers of what is known, by their IDs.
-pub(super) fn of(known: Vec<Known>, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
+pub(super) fn of(
+    known: Vec<KnownAttachment>,
+    session: &Session,
+    names: &RuntimeNames,
+) -> Vec<Subject> {
     let AttachmentList { known, parts, .. } = attachments::with_parts(session, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
@@ -204,7 +208,7 @@ impl Subject {
     /// Says whether its records are gone by now. Then a DEL detached it while we looked at it, and
     /// what we found is not reported.
     pub(super) fn is_detached(&self) -> bool {
-        let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
+        let is_gone = |known: &KnownAttachment| known.file().is_some_and(|file| !file.exists());
         !self.known.is_empty() && self.known.iter().all(is_gone)
     }
 
@@ -225,17 +229,17 @@ impl Subject {
 ///
 /// # Errors
 /// Why they were not asked; `None` when the user need not know the reason.
-fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<String>> {
+fn differences(known: &KnownAttachment, session: &Session) -> Result<Vec<Drift>, Option<String>> {
     match known.apart(&session.roots) {
         None => {}
         // An ADD that is still running.
-        Some(Apart::Unfinished)
+        Some(RepairObstacle::Unfinished)
             if known.cached.as_ref().is_some_and(CachedAttachment::is_under_way) =>
         {
             return Err(None);
         }
         // Docker has moved the interface; the service of Docker's driver compares those.
-        Some(Apart::Dockers) => return Err(None),
+        Some(RepairObstacle::Dockers) => return Err(None),
         Some(apart) => return Err(Some(why(apart).to_owned())),
     }
     let repairs = match survey::look(known, session) {
@@ -272,16 +276,18 @@ fn without_unknown(drifts: Vec<Drift>) -> (Vec<Drift>, Option<String>) {
     (seen, unknown.first().map(reason))
 }
 
-fn why(apart: Apart) -> &'static str {
+fn why(apart: RepairObstacle) -> &'static str {
     match apart {
-        Apart::Dockers => "it is of a container of Docker's, which `netwrightd repair` repairs",
-        Apart::Elsewhere => "its runtime keeps its cache elsewhere",
-        Apart::Unfinished => "its ADD has not completed, and does not go on",
-        Apart::Unseen => "its network namespace cannot be seen",
+        RepairObstacle::Dockers => {
+            "it is of a container of Docker's, which `netwrightd repair` repairs"
+        }
+        RepairObstacle::Elsewhere => "its runtime keeps its cache elsewhere",
+        RepairObstacle::Unfinished => "its ADD has not completed, and does not go on",
+        RepairObstacle::Unseen => "its network namespace cannot be seen",
     }
 }
 
-fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
+fn attachment(known: &KnownAttachment, docker: Option<&Endpoint>) -> Attachment {
     let ifname = known.key.ifname.as_str();
     let list = known.cached.as_ref().and_then(|cached| cached.list().ok());
     let mut found = Attachment {
@@ -311,7 +317,7 @@ fn attachment(known: &Known, docker: Option<&Endpoint>) -> Attachment {
 }
 
 /// Returns an ADD that has not completed and is no longer running.
-fn unfinished(known: &Known) -> Option<UnfinishedAdd> {
+fn unfinished(known: &KnownAttachment) -> Option<UnfinishedAdd> {
     let cached = known.cached.as_ref()?;
     let ended = cached.result.is_none() && !cached.is_under_way();
     ended.then(|| UnfinishedAdd { error: cached.failed.clone() })
@@ -319,14 +325,14 @@ fn unfinished(known: &Known) -> Option<UnfinishedAdd> {
 
 /// Returns the types of the plugins: of the configuration with which it was attached, or of their
 /// records.
-fn types(list: Option<&NetworkList>, known: &Known) -> Vec<String> {
+fn types(list: Option<&NetworkList>, known: &KnownAttachment) -> Vec<String> {
     match list {
         Some(list) => list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect(),
         None => known.records.iter().map(|record| record.plugin.clone()).collect(),
     }
 }
 
-fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<Port> {
+fn ports(known: &KnownAttachment, docker: Option<&Endpoint>) -> Vec<Port> {
     let ports = attachments::ports(known, docker).into_iter();
     let port = |port: crate::net::ports::PortMapping| {
         let transport = match port.protocol.as_str() {
@@ -347,7 +353,7 @@ fn ports(known: &Known, docker: Option<&Endpoint>) -> Vec<Port> {
 
 /// Returns the pod of an attachment, as the kubelet's runtimes name it (CNI conventions do not, but
 /// all use these arguments). Others may use them for the name of a container.
-fn pod(known: &Known) -> Option<String> {
+fn pod(known: &KnownAttachment) -> Option<String> {
     let args = &known.cached.as_ref()?.attachment.args;
     let given = |key| args.get(key).filter(|value| !value.is_empty());
     let name = given("K8S_POD_NAME")?;

@@ -94,7 +94,7 @@ pub(super) fn read(
 
 /// Lists the other files that define the network, which no runtime takes.
 fn shadowed(folder: &ConfigFolder, name: &str) -> Vec<String> {
-    let line = |one: &cni_runtime::Considered| match &one.outcome {
+    let line = |one: &cni_runtime::ConsideredFile| match &one.outcome {
         Outcome::Shadowed { network, by } if network == name => Some(format!(
             "{} defines it too, and is not used: {} comes first",
             one.path.display(),

@@ -1,12 +1,12 @@
 //! Maps the differences from what a plugin wants to the items of a scene.
 
-use cni::Differs;
+use cni::ItemDrift;
 use ipnet::IpNet;
 use scene::{Item, ItemKind};
 use wanted::{Item as WantedItem, Place, State};
 
 /// Maps one difference. A state that is not known here has no kind, and may break anything.
-pub(super) fn item(differs: &Differs) -> Item {
+pub(super) fn item(differs: &ItemDrift) -> Item {
     let what = differs.what.clone();
     let wanted =
         differs.item.clone().and_then(|item| serde_json::from_value::<WantedItem>(item).ok());
@@ -92,22 +92,22 @@ fn sysctls(state: &State) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wanted::{Because, Route};
+    use wanted::{Reason, Route};
 
     fn of(wanted: &WantedItem) -> Item {
         let item = Some(serde_json::to_value(wanted).unwrap());
-        super::item(&Differs { what: "it differs".to_owned(), remedy: String::new(), item })
+        super::item(&ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item })
     }
 
     #[test]
     fn an_item_says_what_it_is_and_of_which_ip_version() {
         let route = State::Route(Route::new("eth0", "::/0".parse().unwrap()));
-        let found = of(&WantedItem::container(route, Because::Ipam));
+        let found = of(&WantedItem::container(route, Reason::Ipam));
         assert_eq!((found.kind, found.host), (ItemKind::Route, false));
         assert_eq!(found.link.as_deref(), Some("eth0"));
         assert_eq!(found.addresses, ["::/0".parse::<IpNet>().unwrap()]);
         let forwarding = State::Forwarding { ipv4: true, restore: false };
-        let found = of(&WantedItem::host(forwarding, Because::Outbound));
+        let found = of(&WantedItem::host(forwarding, Reason::Outbound));
         assert_eq!((found.kind, found.host), (ItemKind::Forwarding, true));
         assert_eq!(found.addresses, ["0.0.0.0/0".parse::<IpNet>().unwrap()]);
     }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_of_no_kind() {
         let item = Some(serde_json::json!({ "place": "host", "state": "telepathy" }));
-        let differs = Differs { what: "it differs".to_owned(), remedy: String::new(), item };
+        let differs = ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item };
         let expected = Item { what: "it differs".to_owned(), ..Item::default() };
         assert_eq!(super::item(&differs), expected);
     }

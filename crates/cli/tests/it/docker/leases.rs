@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::json;
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
-use testkit::{Lab, Place, Running, require, wait_until};
+use testkit::{Lab, Place, RunningProgram, require, wait_until};
 
 use super::journals::{create_endpoint, done, of_endpoint};
 use super::life::needs_docker;
@@ -20,8 +20,8 @@ const LEASED: &str = r#"{"cniVersion": "1.0.0", "name": "leased", "plugins": [
 /// seconds.
 struct LeaseHost {
     lab: Lab,
-    _server: Running,
-    _daemon: Running,
+    _server: RunningProgram,
+    _daemon: RunningProgram,
 }
 
 impl LeaseHost {

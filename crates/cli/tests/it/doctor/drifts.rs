@@ -1,7 +1,7 @@
 //! `doctor` reports differences from what ADD made as CHECK does: the same items in the same words.
 
 use serde_json::{Value, json};
-use testkit::drift::{At, BRIDGE, Drift};
+use testkit::drift::{BRIDGE, DamagePlace, Drift};
 use testkit::{Container, Lab, Place, require};
 
 use super::situations::node::findings;
@@ -96,8 +96,8 @@ impl AttachedNode {
     fn tried(&self, Drift(_, at, damage, told): &Drift) -> Vec<String> {
         let (damage, told) = (self.filled(damage), self.filled(told));
         match at {
-            At::Host => self.lab.sh(&damage),
-            At::Container => self.c1.sh(&damage),
+            DamagePlace::Host => self.lab.sh(&damage),
+            DamagePlace::Container => self.c1.sh(&damage),
         };
         let (all, checks, found) = (self.check(), self.checks(), self.found());
         let mut wrong = Vec::new();

@@ -5,7 +5,7 @@ mod alone;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use testkit::{Place as _, Running, require, wait_until};
+use testkit::{Place as _, RunningProgram, require, wait_until};
 
 use super::situations::node::{Node, findings};
 use crate::support::command_in;
@@ -68,7 +68,7 @@ while True:
 ";
 
 /// Makes the node busy, until this is dropped: the router sends to it, and c2 to the server.
-fn noise(node: &Node) -> [Running; 2] {
+fn noise(node: &Node) -> [RunningProgram; 2] {
     [("outside", "198.51.100.1"), ("c2", SERVER)].map(|(from, to)| {
         let sender = node.lab.visit(format!("/run/netns/{from}"));
         sender.start("python3", &["-c", NOISE, to])

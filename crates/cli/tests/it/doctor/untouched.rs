@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use testkit::fault::{self, Blow, Moment};
 use testkit::router::advertise;
-use testkit::{Lab, Place, Running, Snapshot, require, share, wait_until};
+use testkit::{Lab, Place, RunningProgram, Snapshot, require, share, wait_until};
 
 use super::situations::node::{Node, findings};
 use crate::support::{EXECUTABLE, call_in, command_in};
@@ -99,7 +99,7 @@ fn two_at_once_find_the_same_and_a_foreign_monitor_sees_their_probes_alone() {
     let mut monitor = node.lab.command("stdbuf");
     monitor.args(["-oL", "nft", "monitor", "trace"]);
     monitor.stdin(Stdio::null()).stdout(File::create(&log).unwrap()).stderr(Stdio::null());
-    let _monitor = Running::from(monitor.spawn().unwrap());
+    let _monitor = RunningProgram::from(monitor.spawn().unwrap());
     // The group of traces (NFNLGRP_NFTRACE) among those of a socket of the packet filter.
     wait_until("somebody listens to the trace", || {
         let listens = |line: &str| {
@@ -252,7 +252,7 @@ fn flows_of_others_lose_nothing() {
     let mut serve = server.command("python3");
     serve.args(["-c", SERVE]);
     let (serving, _output) = ready(serve);
-    let _serving = Running::from(serving);
+    let _serving = RunningProgram::from(serving);
     let c2 = node.lab.visit("/run/netns/c2");
     let mut call = c2.command("python3");
     call.args(["-c", CALL, SERVER, &FLOWS.to_string()]);

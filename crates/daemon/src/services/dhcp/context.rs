@@ -6,7 +6,7 @@ use std::time::Duration;
 use cni::AttachmentKey;
 use cni_plugin::codes;
 use dhcp::{v4, v6};
-use kernel::living::{Census, Life, Noted};
+use kernel::living::{Census, Life, NetnsNote};
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use node_api::dhcp::Client;
@@ -71,8 +71,8 @@ impl Context {
         }
     }
 
-    fn noted(&self, place: &Place) -> Noted {
-        Noted {
+    fn noted(&self, place: &Place) -> NetnsNote {
+        NetnsNote {
             path: self.flags.on_host(&place.netns),
             id: Some(place.netns_id.into()),
             cookie: place.netns_cookie,

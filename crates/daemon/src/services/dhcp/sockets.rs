@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 
 use dhcp::frame::{ArpPacket, Checksums, UdpFrame, UdpPacket};
-use dhcp::v4::{self, How, MessageKind, Transmit};
+use dhcp::v4::{self, Delivery, MessageKind, Transmit};
 use dhcp::{MacAddr, v6};
 use kernel::netns::{Netns, NetnsError, within};
 use kernel::packet::{Filter, MAX_FRAME, PacketError, PacketSocket};
@@ -53,7 +53,7 @@ impl V4Sockets {
         within(netns, open).map_err(PacketError::Enter)?
     }
 
-    /// Sends a message as its `How` requires.
+    /// Sends a message as its `Delivery` requires.
     pub(crate) fn send(
         &mut self,
         netns: &Netns,
@@ -61,7 +61,7 @@ impl V4Sockets {
         message: &Transmit,
     ) -> Result<(), SendError> {
         let renewal =
-            matches!(message.how, How::Unicast { .. }) && message.kind == MessageKind::Request;
+            matches!(message.how, Delivery::Unicast { .. }) && message.kind == MessageKind::Request;
         // The address may have been removed, or another program may have the port: then a frame
         // serves as well.
         if renewal && self.send_datagram(netns, message).is_ok() {
@@ -128,8 +128,8 @@ pub(crate) fn frame_of(
     mac: MacAddr,
 ) -> Result<Vec<u8>, dhcp::frame::FrameError> {
     let target_mac = match message.how {
-        How::Broadcast => MacAddr::BROADCAST,
-        How::Unicast { hint } => hint.unwrap_or(MacAddr::BROADCAST),
+        Delivery::Broadcast => MacAddr::BROADCAST,
+        Delivery::Unicast { hint } => hint.unwrap_or(MacAddr::BROADCAST),
     };
     UdpFrame {
         source_mac: mac,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cni::json::Object;
 use cni::{Error, NetworkList, NetworkName, code};
 use cni_invoke::InvokeError;
-use cni_plugin::Routed;
+use cni_plugin::HostRouting;
 use cni_runtime::{ConfigFolder, LoadError, PluginError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
@@ -306,7 +306,7 @@ fn make(
         plugin.insert("hairpinMode".to_owned(), json!(true));
     }
     // Such a plugin makes a port of this host, which can publish ports and be filtered.
-    let routed = plugins::info(&plugin_type).is_some_and(|info| info.routed != Routed::Never);
+    let routed = plugins::info(&plugin_type).is_some_and(|info| info.routed != HostRouting::Never);
     if routed {
         plugin.insert("ipMasq".to_owned(), json!(!internal));
     }

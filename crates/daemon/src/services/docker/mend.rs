@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use cni::{AttachmentKey, Error, IfName, NetworkList, code};
 use cni_plugin::codes;
-use cni_runtime::{Attachment, Cache, Known, Moved, Repairs, Runtime};
+use cni_runtime::{Attachment, Cache, KnownAttachment, MovedInterface, Repairs, Runtime};
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
@@ -94,7 +94,7 @@ impl DriverRecords {
     pub(crate) fn repair(
         &self,
         runtime: &Runtime<'_>,
-        known: &Known,
+        known: &KnownAttachment,
         deadline: Option<Instant>,
     ) -> Result<Option<Repairs>, Error> {
         let Some(cached) = &known.cached else { return Ok(None) };
@@ -142,7 +142,7 @@ fn repair_at(
     runtime: &Runtime<'_>,
     list: &NetworkList,
     attachment: &Attachment,
-    moved: &Moved,
+    moved: &MovedInterface,
     deadline: Option<Instant>,
 ) -> Result<Repairs, Error> {
     runtime.repair_list_at(list, attachment, moved, deadline).map_err(|error| error.to_cni())
@@ -155,7 +155,7 @@ fn moved(
     link: &Link,
     inside: &mut RouteSocket,
     endpoint: &Endpoint,
-) -> Result<Moved, Error> {
+) -> Result<MovedInterface, Error> {
     let netns = sandbox.to_str().ok_or_else(|| {
         Error::new(code::INVALID_NETNS, format!("the path {sandbox:?} is not UTF-8"))
     })?;
@@ -170,5 +170,5 @@ fn moved(
         }
     }
     let ifname = IfName::new(&link.name)?;
-    Ok(Moved { netns: netns.to_owned(), ifname, not_ours })
+    Ok(MovedInterface { netns: netns.to_owned(), ifname, not_ours })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use cluster_ipam::import::{self, Applied, Found, PLURALS, Plan};
+use cluster_ipam::import::{self, ImportReport, ImportSource, PLURALS, Plan};
 use serde_json::json;
 
 use super::super::Stop;
@@ -13,7 +13,7 @@ use super::{objects, store};
 
 /// Reads and prints; writes if asked to.
 pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
-    let mut found = Found::default();
+    let mut found = ImportSource::default();
     if import.files.is_empty() {
         let whereabouts =
             PLURALS.map(|(kind, plural)| (import::GROUP, import::VERSION, kind, plural));
@@ -52,7 +52,7 @@ pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     }
 }
 
-fn read(found: &mut Found, file: &Path) -> Result<(), Stop> {
+fn read(found: &mut ImportSource, file: &Path) -> Result<(), Stop> {
     let path = file.display();
     let bytes =
         std::fs::read(file).map_err(|error| Stop::Failed(format!("read {path}: {error}")))?;
@@ -60,7 +60,7 @@ fn read(found: &mut Found, file: &Path) -> Result<(), Stop> {
 }
 
 /// Returns the plan for people to read.
-fn shown(plan: &Plan, applied: Option<&Applied>) -> String {
+fn shown(plan: &Plan, applied: Option<&ImportReport>) -> String {
     let mut text = String::new();
     for block in &plan.blocks {
         for (address, holder) in &block.held {

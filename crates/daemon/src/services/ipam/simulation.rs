@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster_ipam::store::{Store, Sure};
+use cluster_ipam::store::{Store, SureStore};
 use serde_json::json;
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;
@@ -54,7 +54,7 @@ fn many_nodes_on_etcd_whose_leader_dies_give_no_address_twice_and_leak_none() {
         with_runtime(|handle| {
             let _in_runtime = handle.enter();
             let first = etcd::Etcd::new(&endpoints, &EtcdFiles::default(), handle.clone()).unwrap();
-            let store = || Arc::new(Sure::new(first.another(), ATTEMPTS)) as Arc<dyn Store>;
+            let store = || Arc::new(SureStore::new(first.another(), ATTEMPTS)) as Arc<dyn Store>;
             let world = World::new(plan, |_| store());
             // A leader dies and comes back. A member is cut off, and then the next leader;
             // meanwhile no other member decides.
@@ -102,7 +102,7 @@ fn many_nodes_on_a_slow_api_server_give_no_address_twice_and_leak_none() {
         let store = || {
             let opened = objects::Objects::new(Some(&kubeconfig), handle.clone());
             let opened = handle.block_on(opened).unwrap();
-            Arc::new(Sure::new(opened, ATTEMPTS)) as Arc<dyn Store>
+            Arc::new(SureStore::new(opened, ATTEMPTS)) as Arc<dyn Store>
         };
         let world = World::new(plan, |_| store());
         api.slow(Duration::from_millis(2));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use firewall::pods::DroppedPackets;
-use kernel::nflog::{Heard, Logged, NflogSocket};
+use kernel::nflog::{LogBatch, LoggedPacket, NflogSocket};
 use kernel::route::RouteSocket;
 use policy::networks::Attachment;
 use policy::program::Link;
@@ -190,7 +190,7 @@ impl Drops {
     /// address that its pod is not known yet.
     pub(crate) fn take(
         &self,
-        heard: Heard,
+        heard: LogBatch,
         now: u64,
         world: &World,
         is_closed: impl Fn(IpAddr) -> bool,
@@ -202,7 +202,7 @@ impl Drops {
     fn take_on(
         &self,
         network: Option<&str>,
-        heard: Heard,
+        heard: LogBatch,
         now: u64,
         world: &World,
         is_closed: impl Fn(IpAddr) -> bool,
@@ -270,9 +270,9 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
         };
         let now = crate::clock::now().wall.as_millis();
         let seen = seen_at(shared, &heard);
-        let lost = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
+        let lost = LogBatch { lost: heard.lost, overrun: heard.overrun, ..LogBatch::default() };
         drops.take(lost, now, shared.engine().world(), |_| false);
-        let one = |logged: Logged| Heard { packets: vec![logged], ..Heard::default() };
+        let one = |logged: LoggedPacket| LogBatch { packets: vec![logged], ..LogBatch::default() };
         // Finding out why a packet was dropped may take a while, so the engine is taken anew for
         // each packet.
         let mut own = Vec::new();
@@ -301,12 +301,12 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
 }
 
 /// Returns where each packet was seen, at the end of the pod, if there are further networks here.
-fn seen_at(shared: &Shared, heard: &Heard) -> Vec<Option<Link>> {
+fn seen_at(shared: &Shared, heard: &LogBatch) -> Vec<Option<Link>> {
     if shared.engine().networks().attachments().next().is_none() {
         return vec![None; heard.packets.len()];
     }
     let mut socket = RouteSocket::open().ok();
-    let seen = |logged: &Logged| -> Option<Link> {
+    let seen = |logged: &LoggedPacket| -> Option<Link> {
         let packet = logged.packet()?;
         let (ifindex, address) = match direction_of(logged)? {
             Direction::Ingress => (logged.ifindex_out?, packet.destination),
@@ -319,7 +319,7 @@ fn seen_at(shared: &Shared, heard: &Heard) -> Vec<Option<Link>> {
 }
 
 /// Returns where a packet was dropped; `None` if another program's rule logged it.
-fn direction_of(logged: &Logged) -> Option<Direction> {
+fn direction_of(logged: &LoggedPacket) -> Option<Direction> {
     match logged.prefix.trim_end() {
         "nwt-in" => Some(Direction::Ingress),
         "nwt-out" => Some(Direction::Egress),
@@ -329,7 +329,7 @@ fn direction_of(logged: &Logged) -> Option<Direction> {
 
 /// Turns a logged packet into names.
 fn read(
-    logged: &Logged,
+    logged: &LoggedPacket,
     now: u64,
     world: &World,
     is_closed: &impl Fn(IpAddr) -> bool,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     /// A logged packet of TCP, as its bytes.
-    fn logged(prefix: &str, ends: (&str, &str), port: u16, flags: u8) -> Logged {
+    fn logged(prefix: &str, ends: (&str, &str), port: u16, flags: u8) -> LoggedPacket {
         let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
         let mut bytes = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
         bytes.extend(octets(ends.0));
@@ -463,13 +463,13 @@ mod tests {
         bytes.extend(40_000_u16.to_be_bytes());
         bytes.extend(port.to_be_bytes());
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
-        let mut logged = Logged::default();
+        let mut logged = LoggedPacket::default();
         (logged.prefix, logged.payload) = (prefix.to_owned(), bytes);
         logged
     }
 
-    fn heard(packets: Vec<Logged>, lost: u64) -> Heard {
-        Heard { packets, lost, ..Heard::default() }
+    fn heard(packets: Vec<LoggedPacket>, lost: u64) -> LogBatch {
+        LogBatch { packets, lost, ..LogBatch::default() }
     }
 
     #[test]

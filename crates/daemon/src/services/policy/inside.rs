@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use firewall::FirewallError;
 use firewall::pods::{self, DroppedPackets, PodsTable};
-use kernel::living::{Census, Noted};
+use kernel::living::{Census, NetnsNote};
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
@@ -49,7 +49,7 @@ pub(super) struct DesiredFilters {
 }
 
 /// Finds a namespace by its record: never another one, nor that of this process.
-pub(super) fn find(noted: &Noted, census: &Census) -> Option<Netns> {
+pub(super) fn find(noted: &NetnsNote, census: &Census) -> Option<Netns> {
     let own = Netns::current_id().ok()?;
     census.find(noted).filter(|found| found.id() != own)
 }
@@ -231,13 +231,13 @@ pub(super) fn dropped(container: &Container) -> Option<DroppedPackets> {
 }
 
 /// Removes the table from a namespace, if it is still there.
-pub(super) fn remove(noted: &Noted, census: &Census) -> Result<(), FirewallError> {
+pub(super) fn remove(noted: &NetnsNote, census: &Census) -> Result<(), FirewallError> {
     with_table(noted, census, PodsTable::remove).map(drop)
 }
 
 /// Does something with the table of a namespace; `None` if nothing leads there.
 fn with_table<T>(
-    noted: &Noted,
+    noted: &NetnsNote,
     census: &Census,
     work: impl FnOnce(&mut PodsTable) -> Result<T, FirewallError>,
 ) -> Result<Option<T>, FirewallError> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use cni::AttachmentKey;
-use kernel::living::Noted;
+use kernel::living::NetnsNote;
 use node_api::Pod;
 use node_api::policy::{AttachmentRecord, Owner, StartRequest};
 use policy::program::Link;
@@ -27,7 +27,7 @@ pub(super) struct Attachment {
     pub(super) meets: Option<String>,
     /// On a further network whose packets do not pass the node: what leads to the namespace in which
     /// they are judged.
-    pub(super) inside: Option<Noted>,
+    pub(super) inside: Option<NetnsNote>,
     /// The labels that the runtime gave it.
     pub(super) labels: BTreeMap<String, String>,
 }
@@ -46,7 +46,7 @@ impl From<StartRequest> for Attachment {
     fn from(started: StartRequest) -> Self {
         let path = started.owner.netns.clone().into();
         Attachment {
-            inside: started.inside.then(|| Noted { path, ..Noted::default() }),
+            inside: started.inside.then(|| NetnsNote { path, ..NetnsNote::default() }),
             id: id(&started.owner),
             pod: started.owner.pod,
             addresses: started.addresses,

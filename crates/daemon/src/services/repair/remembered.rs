@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cni::{AttachmentKey, Error, code};
-use cni_runtime::{Known, Runtime};
+use cni_runtime::{KnownAttachment, Runtime};
 use state::{Index, Record, Roots};
 
 /// How long to wait for an ADD, a DEL or another repair of the attachment. There will be another
@@ -18,11 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Attachments by their runtimes' files.
 #[derive(Debug, Default)]
-pub(super) struct AttachmentCache(HashMap<PathBuf, Known>);
+pub(super) struct AttachmentCache(HashMap<PathBuf, KnownAttachment>);
 
 impl AttachmentCache {
     /// Remembers an attachment whose file could be read.
-    pub(super) fn note(&mut self, known: Known) {
+    pub(super) fn note(&mut self, known: KnownAttachment) {
         if let Some(file) = known.file() {
             self.0.insert(file.to_owned(), known);
         }
@@ -43,8 +43,8 @@ impl AttachmentCache {
         &self,
         runtime: &Runtime<'_>,
         roots: &Roots,
-        damaged: &Known,
-    ) -> Result<Option<&Known>, Error> {
+        damaged: &KnownAttachment,
+    ) -> Result<Option<&KnownAttachment>, Error> {
         let Some(known) = damaged.file().and_then(|file| self.0.get(file)) else { return Ok(None) };
         let Some(cached) = &known.cached else { return Ok(None) };
         let index = Index::new(roots);

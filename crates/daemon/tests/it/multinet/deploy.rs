@@ -126,7 +126,7 @@ fn rights_are_what_is_asked_for() {
         wait_for("an event", || cluster.events("q").pop());
     }
     let asked = || -> BTreeSet<(String, String, String)> {
-        let own = |asked: testkit::kube::Asked| (asked.group, asked.resource, asked.verb);
+        let own = |asked: testkit::kube::LoggedRequest| (asked.group, asked.resource, asked.verb);
         cluster.api.asked().into_iter().map(own).collect()
     };
     let mut allowed = BTreeSet::new();

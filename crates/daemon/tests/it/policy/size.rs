@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Place as _, Running, feature, wait_until};
+use testkit::{Place as _, RunningProgram, feature, wait_until};
 
 use super::{Cluster, PORT, Pod, allow, object};
 
@@ -16,7 +16,7 @@ use super::{Cluster, PORT, Pod, allow, object};
 struct Trace {
     log: PathBuf,
     pid: String,
-    _strace: Running,
+    _strace: RunningProgram,
 }
 
 /// The messages of one act, by kind.
@@ -45,7 +45,7 @@ impl Trace {
         command.args(["-f", "-v", "-s", "100000", "-qq", "-e", "signal=none", "-e"]);
         command.arg("trace=sendto,sendmsg,?epoll_wait,?epoll_pwait,?epoll_pwait2");
         command.arg("-o").arg(&log).args(["-p", &pid]).stdin(Stdio::null());
-        let strace = Running::from(command.spawn().unwrap());
+        let strace = RunningProgram::from(command.spawn().unwrap());
         let trace = Trace { log, pid, _strace: strace };
         wait_until("the loop to wait under strace", || trace.is_idle());
         trace

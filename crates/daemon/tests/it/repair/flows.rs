@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use testkit::{Container, Place as _, Running};
+use testkit::{Container, Place as _, RunningProgram};
 
 /// The time between two requests, and how long each waits for its answer.
 const BEAT: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ pub(super) struct Flow {
     answers: Answers,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    ping: Option<Running>,
+    ping: Option<RunningProgram>,
 }
 
 impl Flow {

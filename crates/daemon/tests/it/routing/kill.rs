@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
 use testkit::{
-    Place as _, Running, Service, Snapshot, feature, share, wait_until, wait_until_or_tell,
+    Place as _, RunningProgram, Service, Snapshot, feature, share, wait_until, wait_until_or_tell,
 };
 
 use super::flannel::{self, Backend};
@@ -202,7 +202,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
 /// Attaches `strace` to the loop of the service of node `a`, which is the first thread of its
 /// process. From now on `strace` writes a line for each call of [`CHANGES`], and sends a signal at
 /// one of them.
-fn attach(fabric: &Fabric, at: Option<(&str, usize)>) -> Running {
+fn attach(fabric: &Fabric, at: Option<(&str, usize)>) -> RunningProgram {
     let node = &fabric.nodes[0];
     let pid = node.service.as_ref().unwrap().pid();
     let mut strace = node.host.command("strace");
@@ -211,7 +211,7 @@ fn attach(fabric: &Fabric, at: Option<(&str, usize)>) -> Running {
         strace.args(["-e", &format!("inject={CHANGES}:signal={signal}:when={moment}")]);
     }
     strace.arg("-o").arg(node.dir.join("trace")).args(["-p", &pid.to_string()]);
-    let strace = Running::from(strace.stdin(Stdio::null()).spawn().unwrap());
+    let strace = RunningProgram::from(strace.stdin(Stdio::null()).spawn().unwrap());
     wait_until("the loop to be traced", || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         !status.is_empty() && !status.contains("TracerPid:\t0\n")

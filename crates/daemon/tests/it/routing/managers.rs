@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use testkit::{Container, Place as _, Running, Service, wait_until};
+use testkit::{Container, Place as _, RunningProgram, Service, wait_until};
 
 use super::{Fabric, Node};
 use crate::managers::{NetworkManager, Networkd};
@@ -57,7 +57,7 @@ fn is_whole(fabric: &Fabric, whole: &[String], what: &str) {
 /// `ip monitor` on a node.
 struct Monitor<'f> {
     node: &'f Node,
-    _monitor: Running,
+    _monitor: RunningProgram,
     said: PathBuf,
     marks: u8,
 }
@@ -264,7 +264,7 @@ const BY_DHCP: (&str, &str) = (
 );
 
 /// A DHCP server on the second segment, which has this address to give.
-fn dhcp_server(fabric: &Fabric, address: &str) -> Running {
+fn dhcp_server(fabric: &Fabric, address: &str) -> RunningProgram {
     let dir = fabric.lab.dir().join(format!("dnsmasq-{address}"));
     fs::create_dir(&dir).unwrap();
     let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{Place as _, Running, wait_until};
+use testkit::{Place as _, RunningProgram, wait_until};
 
 use super::Fabric;
 
@@ -15,7 +15,7 @@ const PINGS: usize = 500;
 
 /// Continuous pings from one pod to another.
 pub(super) struct Pings {
-    ping: Running,
+    ping: RunningProgram,
     /// A line for each answer.
     answers: PathBuf,
     /// Its answers to the question how many it has sent.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use testkit::{Chance, Place as _, Running, Snapshot, feature, wait_until};
+use testkit::{Chance, Place as _, RunningProgram, Snapshot, feature, wait_until};
 
 use super::cluster::{annotation, cluster, condition, is};
 use super::{Fabric, Node};
@@ -119,7 +119,7 @@ struct Counts {
 struct Trace {
     log: PathBuf,
     pid: String,
-    _strace: Running,
+    _strace: RunningProgram,
 }
 
 impl Trace {
@@ -130,7 +130,7 @@ impl Trace {
         command.args(["-f", "-v", "-qq", "-e", "signal=none", "-e"]);
         command.arg("trace=sendto,sendmsg,?epoll_wait,?epoll_pwait,?epoll_pwait2");
         command.arg("-o").arg(&log).args(["-p", &pid]).stdin(Stdio::null());
-        let strace = Running::from(command.spawn().unwrap());
+        let strace = RunningProgram::from(command.spawn().unwrap());
         let trace = Trace { log, pid, _strace: strace };
         wait_until("the loop to wait under strace", || trace.is_idle());
         trace

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;
-use testkit::{Chance, Place as _, Running, Snapshot, feature, share, wait_until};
+use testkit::{Chance, Place as _, RunningProgram, Snapshot, feature, share, wait_until};
 
 use super::flannel::Backend;
 use super::{FLANNELS_TUNNELS, Fabric, Node, TUNNELS, cluster, damage, etcd, with_tunnels};
@@ -409,7 +409,7 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
     }
     let whole: Vec<Vec<String>> = fabric.nodes.iter().map(|node| source.objects(node)).collect();
     let open: Vec<Vec<String>> = fabric.nodes.iter().map(damage::descriptors).collect();
-    let pings: Vec<Running> = (0..3)
+    let pings: Vec<RunningProgram> = (0..3)
         .map(|from| {
             let to = &fabric.nodes[(from + 1) % 3].pod_addresses()[from % 2];
             fabric.nodes[from].pod.start("ping", &["-n", "-q", "-i", "0.05", to])

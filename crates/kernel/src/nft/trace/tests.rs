@@ -36,7 +36,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.map(|pair| digit(pair[0]).unwrap() << 4 | digit(pair[1]).unwrap()).collect()
 }
 
-fn read(recorded: &[&str]) -> Vec<Judged> {
+fn read(recorded: &[&str]) -> Vec<TraceStep> {
     let mut heads = BTreeMap::new();
     let all: Vec<u8> = recorded.iter().flat_map(|hex| bytes(hex)).collect();
     wire::messages(&all).filter_map(|message| decode(&message, &mut heads)).collect()

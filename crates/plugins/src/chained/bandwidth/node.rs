@@ -7,7 +7,7 @@ use kernel::route::{
 };
 use wanted::Limits;
 
-use super::Recorded;
+use super::RecordData;
 use super::plan::{self, Hook, QUEUE_PLACE, Shape};
 use crate::shared::failure::Failure;
 use crate::shared::owner;
@@ -23,19 +23,19 @@ pub(super) struct Node<'s> {
     socket: &'s mut RouteSocket,
     alias: String,
     pub(super) host: Link,
-    pub(super) root: Standing,
+    pub(super) root: LinkQdiscs,
     hook: Hook,
     filters: Vec<FilterInfo>,
     /// The link for traffic from the container, if it exists.
     pub(super) ifb: Option<Link>,
-    pub(super) ifb_root: Standing,
+    pub(super) ifb_root: LinkQdiscs,
     /// The name that such a link would get.
     free_name: Option<String>,
 }
 
 /// The qdiscs of a link.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct LinkQdiscs {
     pub(super) root: Option<Qdisc>,
     /// The qdisc inside it.
     pub(super) inside: Option<Qdisc>,
@@ -43,7 +43,7 @@ pub(super) struct Standing {
 
 /// What [`Node::shape`] created.
 #[derive(Debug, Default)]
-pub(super) struct Shaped {
+pub(super) struct ShapingOutcome {
     /// The link for traffic from the container.
     pub(super) ifb: Option<Link>,
     /// Whether packets queue fairly.
@@ -129,7 +129,7 @@ impl<'s> Node<'s> {
         key: &AttachmentKey,
         host: Link,
     ) -> Result<Self, Failure> {
-        let root = Standing::on(socket, host.index)?;
+        let root = LinkQdiscs::on(socket, host.index)?;
         let hook = socket.qdisc(host.index, TcHandle::INGRESS)?;
         let filters = match &hook {
             Some(_) => socket.filters(host.index, TcHandle::INGRESS_FILTERS)?,
@@ -137,8 +137,8 @@ impl<'s> Node<'s> {
         };
         let (ifb, free_name) = find_ifb(socket, key)?;
         let ifb_root = match &ifb {
-            Some(ifb) => Standing::on(socket, ifb.index)?,
-            None => Standing::default(),
+            Some(ifb) => LinkQdiscs::on(socket, ifb.index)?,
+            None => LinkQdiscs::default(),
         };
         let hook = Hook { qdisc: hook.map(|found| found.qdisc), ours: false };
         let alias = owner::alias(key);
@@ -147,7 +147,7 @@ impl<'s> Node<'s> {
 
     /// Takes over what an earlier ADD has recorded about this link. Returns whether the hook for
     /// filters is ours, or will be once it is created.
-    pub(super) fn recall(&mut self, recorded: Option<&Recorded>) -> bool {
+    pub(super) fn recall(&mut self, recorded: Option<&RecordData>) -> bool {
         let known = recorded.filter(|recorded| recorded.host_index == self.host.index);
         self.hook.ours = self.hook.qdisc.is_none() || known.is_some_and(|known| known.own_hook);
         self.hook.ours
@@ -161,7 +161,7 @@ impl<'s> Node<'s> {
 
     /// Enforces the limits: creates what is missing, changes what differs, removes what is no
     /// longer wanted. On failure everything is as before.
-    pub(super) fn shape(&mut self, limits: &Limits) -> Result<Shaped, Failure> {
+    pub(super) fn shape(&mut self, limits: &Limits) -> Result<ShapingOutcome, Failure> {
         let mtu = self.host.mtu;
         let shape = |limit: &Option<_>| limit.as_ref().map(|limit| Shape::of(limit, mtu));
         let (ingress, egress) = (shape(&limits.ingress), shape(&limits.egress));
@@ -187,12 +187,12 @@ impl<'s> Node<'s> {
             (Err(error), None) => return Err(error),
         };
         if egress.is_some() {
-            return Ok(Shaped { ifb, fair });
+            return Ok(ShapingOutcome { ifb, fair });
         }
         if let Some(ifb) = ifb {
             self.socket.delete_link(ifb.index)?;
         }
-        Ok(Shaped { ifb: None, fair })
+        Ok(ShapingOutcome { ifb: None, fair })
     }
 
     fn create_ifb(&mut self) -> Result<Link, Failure> {
@@ -242,7 +242,7 @@ impl<'s> Node<'s> {
 pub(super) const HINT: &str = "the kernel needs CONFIG_NET_SCH_TBF, and for egress CONFIG_IFB, CONFIG_NET_SCH_INGRESS, \
                     CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED";
 
-impl Standing {
+impl LinkQdiscs {
     fn on(socket: &mut RouteSocket, ifindex: u32) -> Result<Self, Failure> {
         let root = socket.qdisc(ifindex, TcHandle::ROOT)?;
         let inside = match &root {

@@ -4,7 +4,7 @@ use kernel::route::{Link, RouteSocket};
 use wanted::Limits;
 
 use super::node::{self, Node};
-use super::{Bandwidth, Recorded};
+use super::{Bandwidth, RecordData};
 use crate::engine::Removal;
 use crate::shared::failure::Failure;
 
@@ -50,7 +50,7 @@ fn remove_ifb(removal: &Removal<'_, Bandwidth>, socket: &mut RouteSocket) -> Res
 }
 
 /// Finds the host's end that ADD recorded; a later link may have its name or its ifindex.
-fn recorded_host(socket: &mut RouteSocket, recorded: &Recorded) -> Result<Option<Link>, Failure> {
+fn recorded_host(socket: &mut RouteSocket, recorded: &RecordData) -> Result<Option<Link>, Failure> {
     let found = socket.link_by_index(recorded.host_index)?;
     Ok(found.filter(|link| link.name == recorded.host_ifname))
 }

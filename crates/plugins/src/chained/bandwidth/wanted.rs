@@ -1,12 +1,12 @@
 //! What an attachment of `bandwidth` wants, for CHECK and repair.
 
 use kernel::route::{Link, QdiscKind};
-use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
+use wanted::{Item, Limit, Limits, Place, Reason, Shaping, State, Wanted};
 
-use super::node::{self, Node, Standing};
+use super::node::{self, LinkQdiscs, Node};
 use super::plan::{self, Shape};
 use super::{Bandwidth, NAME, shape};
-use crate::engine::{Attached, Compared, Found, Picture, Wants, sound, unknown};
+use crate::engine::{Attachment, Comparison, Mismatch, Picture, Wants, sound, unknown};
 use crate::shared::failure::Failure;
 use crate::shared::{attachment, drift};
 
@@ -14,14 +14,17 @@ impl Wants for Bandwidth {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "must be called as a chained plugin";
     /// The host's end of the pair.
-    type Observed = Link;
+    type Observation = Link;
 
     fn is_nothing(limits: &Limits) -> bool {
         limits.is_empty()
     }
 
     /// Finds the host's end, which by now may be another link than the one that ADD shaped.
-    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<Link, Failure> {
+    fn observe(
+        attached: &Attachment<'_, Self>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Link, Failure> {
         let recorded = attached.recorded;
         let namespaces = picture.namespaces.get()?;
         let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
@@ -34,7 +37,7 @@ impl Wants for Bandwidth {
         Err(drift(text).with_details("what ADD did to that one is not done to this one"))
     }
 
-    fn wanted(attached: &Attached<'_, Self>, host: &Link) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, host: &Link) -> Wanted {
         let (limits, recorded) = (attached.config, attached.recorded);
         let mut wanted = Wanted::new();
         let shaping = Shaping {
@@ -43,19 +46,19 @@ impl Wants for Bandwidth {
             fair: recorded.is_some_and(|recorded| recorded.fair),
             recorded: recorded.is_some(),
         };
-        let because = Because::Key("bandwidth".to_owned());
+        let because = Reason::Key("bandwidth".to_owned());
         wanted.push(Item::host(State::Shaping(shaping), because));
         wanted
     }
 
-    fn compare(_: &Limits, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Limits, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let State::Shaping(wanted) = &item.state else {
             return Err(unknown(item));
         };
         let Some(host) = picture.link(Place::Host, &wanted.link)? else { return sound() };
         let key = picture.call.attachment();
         let node = Node::observe(&mut picture.namespaces.get()?.host, key, host)?;
-        Ok(differences(wanted, &node).into_iter().map(Found::new).collect())
+        Ok(differences(wanted, &node).into_iter().map(Mismatch::new).collect())
     }
 
     /// Does what ADD would do.
@@ -100,7 +103,7 @@ fn differences(wanted: &Shaping, node: &Node<'_>) -> Vec<String> {
 
 fn of_bucket(
     name: &str,
-    standing: &Standing,
+    standing: &LinkQdiscs,
     limit: &Limit,
     mtu: u32,
     wanted: &Shaping,

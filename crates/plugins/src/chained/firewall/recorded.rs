@@ -18,7 +18,7 @@ use crate::shared::filter::write_record;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// The addresses that are accepted.
@@ -32,7 +32,7 @@ pub(crate) struct Recorded {
     pub(super) isolation: Vec<Isolation>,
     /// The foreign chains that had to be made to accept them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) accepted: Vec<Accepted>,
+    pub(super) accepted: Vec<AcceptingChain>,
     /// The addresses in firewalld's zones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sources: Vec<Source>,
@@ -40,16 +40,16 @@ pub(crate) struct Recorded {
 
 /// A chain `FORWARD` of iptables, or Docker's next to it, that accepts an attachment's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Accepted {
+pub(super) struct AcceptingChain {
     /// Whether it is for IPv4 and not IPv6.
     pub(super) ipv4: bool,
     /// Whether it is in legacy iptables.
     pub(super) legacy: bool,
 }
 
-impl Recorded {
+impl RecordData {
     /// Reads an attachment's record. An unreadable one counts as missing.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Recorded> {
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<RecordData> {
         attachment::recorded(index, key, NAME)
     }
 
@@ -61,12 +61,12 @@ impl Recorded {
     }
 
     /// Returns the addresses that a chain accepts.
-    pub(super) fn addresses_of(&self, accepted: Accepted) -> Vec<IpAddr> {
+    pub(super) fn addresses_of(&self, accepted: AcceptingChain) -> Vec<IpAddr> {
         self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
     }
 
     /// Returns this record and what `before` has in addition.
-    pub(super) fn joined(&self, before: Option<&Recorded>) -> Recorded {
+    pub(super) fn joined(&self, before: Option<&RecordData>) -> RecordData {
         let mut all = self.clone();
         if let Some(before) = before {
             all.plan.join(before.plan.clone());

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use state::Index;
 
 use super::config::{Backend, Config};
-use super::recorded::{Accepted, Recorded};
+use super::recorded::{AcceptingChain, RecordData};
 use crate::shared::drift;
 use crate::shared::failure::Failure;
 
@@ -29,11 +29,11 @@ pub(super) fn want(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    before: Option<&Recorded>,
-) -> Result<Recorded, Failure> {
+    before: Option<&RecordData>,
+) -> Result<RecordData, Failure> {
     let addresses = addresses(result);
     let mut recorded =
-        Recorded { iptables: config.backend == Backend::Iptables, ..Recorded::default() };
+        RecordData { iptables: config.backend == Backend::Iptables, ..RecordData::default() };
     if config.policy != IngressPolicy::Open {
         let (bridge, port) = bridge_and_port(call, config.policy, result)?;
         if recorded.iptables {
@@ -61,7 +61,7 @@ pub(super) fn want(
             Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
                 let ipv4 = *family == iptables::Family::V4;
                 if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
-                    recorded.accepted.push(Accepted { ipv4, legacy: *legacy });
+                    recorded.accepted.push(AcceptingChain { ipv4, legacy: *legacy });
                     // Old firewalld versions keep their rules in iptables, and remove ours when
                     // they reload.
                     zone_accepts = zone_accepts || is_running(call)?;

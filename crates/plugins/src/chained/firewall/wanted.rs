@@ -3,13 +3,13 @@
 use cni_plugin::Call;
 use firewall::iptables::{filter, isolation};
 use state::Index;
-use wanted::{Because, Foreign, Item, State, Wanted};
+use wanted::{ForeignPart, Item, Reason, State, Wanted};
 
 use super::FirewallPlugin;
 use super::config::Config;
-use super::recorded::Recorded;
+use super::recorded::RecordData;
 use super::want::{firewalld, want};
-use crate::engine::{Attached, Compared, Found, Picture, Wants, unknown};
+use crate::engine::{Attachment, Comparison, Mismatch, Picture, Wants, unknown};
 use crate::shared::failure::Failure;
 use crate::shared::rules;
 
@@ -17,36 +17,38 @@ impl Wants for FirewallPlugin {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "missing prevResult from earlier plugin";
     /// What the packet filters of this host make necessary.
-    type Observed = Recorded;
+    type Observation = RecordData;
 
     fn observe(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Recorded, Failure> {
+    ) -> Result<RecordData, Failure> {
         let (config, recorded) = (attached.config, attached.recorded);
         want(picture.call, config, attached.result, recorded)
     }
 
-    fn wanted(attached: &Attached<'_, Self>, seen: &Recorded) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, seen: &RecordData) -> Wanted {
         let config = attached.config;
         let mut wanted = Wanted::new();
-        let because = Because::Key("ingressPolicy".to_owned());
+        let because = Reason::Key("ingressPolicy".to_owned());
         wanted.extend(rules::wanted(None, seen.plan.clone(), Vec::new(), because));
-        let item = |foreign| Item::host(State::Foreign(foreign), Because::Outbound);
+        let item = |foreign| Item::host(State::Foreign(foreign), Reason::Outbound);
         wanted.extend(foreign(config, seen).into_iter().map(item));
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let State::Foreign(foreign) = &item.state else {
             return Err(unknown(item));
         };
         let key = picture.call.attachment();
         let missing = match foreign {
-            Foreign::Chains { addresses, admin_chain } => filter::check(addresses, admin_chain),
-            Foreign::Isolation(bridges) => isolation::check(bridges),
-            Foreign::Accept { addresses, legacy } => filter::check_accept(addresses, key, *legacy),
-            Foreign::Zones(sources) => {
+            ForeignPart::Chains { addresses, admin_chain } => filter::check(addresses, admin_chain),
+            ForeignPart::Isolation(bridges) => isolation::check(bridges),
+            ForeignPart::Accept { addresses, legacy } => {
+                filter::check_accept(addresses, key, *legacy)
+            }
+            ForeignPart::Zones(sources) => {
                 let missing = firewalld(picture.call).check(sources);
                 return Ok(found(missing?));
             }
@@ -70,7 +72,7 @@ impl Wants for FirewallPlugin {
     /// What is wanted depends on the host: DEL must find in the record what repair adds.
     fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Failure> {
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
-        let recorded = Recorded::read(index, call.attachment());
+        let recorded = RecordData::read(index, call.attachment());
         let wanted = want(call, &Config::of(call)?, &result, recorded.as_ref())?;
         let both = wanted.joined(recorded.as_ref());
         if recorded.as_ref() == Some(&both) {
@@ -80,40 +82,40 @@ impl Wants for FirewallPlugin {
     }
 }
 
-fn found(missing: Vec<String>) -> Vec<Found> {
-    missing.into_iter().map(|text| Found::new(format!("packet filter: {text}"))).collect()
+fn found(missing: Vec<String>) -> Vec<Mismatch> {
+    missing.into_iter().map(|text| Mismatch::new(format!("packet filter: {text}"))).collect()
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.
-pub(super) fn foreign(config: &Config, recorded: &Recorded) -> Vec<Foreign> {
+pub(super) fn foreign(config: &Config, recorded: &RecordData) -> Vec<ForeignPart> {
     let mut all = Vec::new();
     if recorded.iptables {
         let admin_chain = config.admin_chain.clone();
-        all.push(Foreign::Chains { addresses: recorded.addresses.clone(), admin_chain });
+        all.push(ForeignPart::Chains { addresses: recorded.addresses.clone(), admin_chain });
     }
     if !recorded.isolation.is_empty() {
-        all.push(Foreign::Isolation(recorded.isolation.clone()));
+        all.push(ForeignPart::Isolation(recorded.isolation.clone()));
     }
-    all.extend(recorded.accepted.iter().map(|accepted| Foreign::Accept {
+    all.extend(recorded.accepted.iter().map(|accepted| ForeignPart::Accept {
         addresses: recorded.addresses_of(*accepted),
         legacy: accepted.legacy,
     }));
     if !recorded.sources.is_empty() {
-        all.push(Foreign::Zones(recorded.sources.clone()));
+        all.push(ForeignPart::Zones(recorded.sources.clone()));
     }
     all
 }
 
 /// Puts such a part in place. What is there stays.
-pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(), Failure> {
+pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &ForeignPart) -> Result<(), Failure> {
     let key = call.attachment();
     match foreign {
-        Foreign::Chains { addresses, admin_chain } => {
+        ForeignPart::Chains { addresses, admin_chain } => {
             Ok(filter::add(index, key, addresses, admin_chain)?)
         }
-        Foreign::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
-        Foreign::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
-        Foreign::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
+        ForeignPart::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
+        ForeignPart::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
+        ForeignPart::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
     }
 }
 
@@ -124,13 +126,13 @@ mod tests {
     use firewall::iptables::isolation::Isolation;
     use firewall::policy::{self, IngressPolicy};
 
-    use super::super::recorded::Accepted;
+    use super::super::recorded::AcceptingChain;
     use super::*;
     use crate::engine::sample;
 
     /// An attachment of `bridge` with these keys of `firewall`, on a host that makes this necessary.
     #[track_caller]
-    fn check(keys: &str, seen: &Recorded, expected: Expect) {
+    fn check(keys: &str, seen: &RecordData, expected: Expect) {
         let config = Config::of_text(keys).unwrap();
         let result = sample::result(
             vec![
@@ -142,7 +144,7 @@ mod tests {
             &[],
         );
         let (key, config) = (&sample::key(), &config);
-        let attached = Attached::<FirewallPlugin> {
+        let attached = Attachment::<FirewallPlugin> {
             key,
             ifname: "eth0",
             result: &result,
@@ -158,19 +160,19 @@ mod tests {
 
     #[test]
     fn a_host_that_forwards_everything_needs_nothing() {
-        let seen = Recorded { addresses: addresses(), ..Recorded::default() };
+        let seen = RecordData { addresses: addresses(), ..RecordData::default() };
         check("{}", &seen, expect![""]);
     }
 
     #[test]
     fn an_isolated_bridge_on_a_host_that_drops() {
         let source = |address| Source { zone: "trusted".to_owned(), address };
-        let seen = Recorded {
+        let seen = RecordData {
             plan: policy::plan(IngressPolicy::Isolated, "cni0", "veth1"),
             addresses: addresses(),
-            accepted: vec![Accepted { ipv4: true, legacy: false }],
+            accepted: vec![AcceptingChain { ipv4: true, legacy: false }],
             sources: addresses().into_iter().map(source).collect(),
-            ..Recorded::default()
+            ..RecordData::default()
         };
         check(
             r#"{"ingressPolicy": "isolated"}"#,
@@ -186,11 +188,11 @@ mod tests {
     #[test]
     fn the_references_chains() {
         let policy = IngressPolicy::SameBridge;
-        let seen = Recorded {
+        let seen = RecordData {
             addresses: addresses(),
             iptables: true,
             isolation: Isolation::of(policy, "cni0", true).into_iter().collect(),
-            ..Recorded::default()
+            ..RecordData::default()
         };
         check(
             r#"{"backend": "iptables", "ingressPolicy": "same-bridge"}"#,

@@ -33,7 +33,7 @@ pub(super) struct Daemon {
 
 /// What the daemon says about an attachment's verdicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Assessment {
     /// They are in the packet filter.
     Sound,
     /// They are not.
@@ -87,11 +87,11 @@ impl Daemon {
     ///
     /// # Errors
     /// Code 110 when the answer makes no sense, or another user's daemon answers.
-    pub(super) fn judged(&self, owner: &Owner) -> Result<Option<Judged>, Failure> {
+    pub(super) fn judged(&self, owner: &Owner) -> Result<Option<Assessment>, Failure> {
         match self.ask(&Request::Verdicts(owner.clone())) {
-            Ok(Answer::Enforced(_)) => Ok(Some(Judged::Sound)),
+            Ok(Answer::Enforced(_)) => Ok(Some(Assessment::Sound)),
             Ok(Answer::Refused(refusal)) if refusal.code == codes::DRIFT => {
-                Ok(Some(Judged::Differs(refusal.msg)))
+                Ok(Some(Assessment::Differs(refusal.msg)))
             }
             Ok(Answer::Refused(refusal)) => Err(refusal.into()),
             Ok(Answer::Ok) => Err(nonsense()),

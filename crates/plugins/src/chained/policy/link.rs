@@ -44,7 +44,7 @@ pub(crate) struct Bridge {
 
 /// A link of the host that `prevResult` lists, of an attachment without a record.
 #[derive(Debug)]
-pub(super) enum Listed {
+pub(super) enum ListedLink {
     /// It has the attachment's mark.
     Own(Box<Link>),
     /// There is none.
@@ -243,15 +243,15 @@ pub(super) fn listed(
     host: &mut RouteSocket,
     key: &AttachmentKey,
     result: &AddResult,
-) -> Result<Listed, Failure> {
-    let mut found = Listed::Gone;
+) -> Result<ListedLink, Failure> {
+    let mut found = ListedLink::Gone;
     for listed in result.interfaces.iter().filter(|listed| listed.sandbox.is_empty()) {
         let Some(link) = host.link_by_name(&listed.name)? else { continue };
         if is_marked(&link, key) {
-            return Ok(Listed::Own(Box::new(link)));
+            return Ok(ListedLink::Own(Box::new(link)));
         }
         if link.is_kind("veth") {
-            found = Listed::Anothers;
+            found = ListedLink::Anothers;
         }
     }
     Ok(found)

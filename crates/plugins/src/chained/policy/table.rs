@@ -9,7 +9,7 @@ use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{AttachmentRecord, LOCK};
-use state::{Damaged, Index, Lock};
+use state::{DamagedFile, Index, Lock};
 
 use super::NAME;
 use super::ends::Ends;
@@ -30,22 +30,22 @@ pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
 /// What has become of verdicts that were to go.
 #[derive(Debug)]
 #[must_use]
-pub(super) enum Forgotten {
+pub(super) enum ForgetOutcome {
     /// They are gone: these, which no other attachment has.
     Gone(Ends),
     /// They stay: a damaged record may have one of the addresses too.
     Stay(Failure),
 }
 
-impl Forgotten {
+impl ForgetOutcome {
     /// Turns it into a failure if verdicts stay.
     ///
     /// # Errors
     /// Code 105.
     pub(super) fn required(self) -> Result<(), Failure> {
         match self {
-            Forgotten::Gone(_) => Ok(()),
-            Forgotten::Stay(why) => Err(why),
+            ForgetOutcome::Gone(_) => Ok(()),
+            ForgetOutcome::Stay(why) => Err(why),
         }
     }
 }
@@ -58,18 +58,18 @@ pub(super) fn forget(
     index: &Index,
     key: &AttachmentKey,
     ends: &Ends,
-) -> Result<Forgotten, Failure> {
+) -> Result<ForgetOutcome, Failure> {
     if ends.is_empty() {
-        return Ok(Forgotten::Gone(Ends::default()));
+        return Ok(ForgetOutcome::Gone(Ends::default()));
     }
     let (mut table, _lock) = open(index)?;
     let others = match recorded(index, Some(key)) {
         Ok(others) => others,
-        Err(illegible) => return Ok(Forgotten::Stay(illegible)),
+        Err(illegible) => return Ok(ForgetOutcome::Stay(illegible)),
     };
     let gone = ends.without(&others);
     gone.forget(&mut table)?;
-    Ok(Forgotten::Gone(gone))
+    Ok(ForgetOutcome::Gone(gone))
 }
 
 /// Removes the verdicts of addresses that no attachment has.
@@ -138,10 +138,10 @@ pub(super) fn complete(index: &Index) -> Result<(), Failure> {
 /// Records a failure of a removal. Verdicts may stay because another process holds the lock, or
 /// because a damaged record may have the address too. The next ADD with that address closes it
 /// first. The verdicts are removed when the records are listed next.
-pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
+pub(super) fn note(call: &Call<'_>, done: Result<ForgetOutcome, Failure>, failures: &mut Failures) {
     let stays = match done {
-        Ok(Forgotten::Gone(_)) => return,
-        Ok(Forgotten::Stay(why)) => why,
+        Ok(ForgetOutcome::Gone(_)) => return,
+        Ok(ForgetOutcome::Stay(why)) => why,
         Err(busy) if busy.code() == code::TRY_AGAIN_LATER => busy,
         Err(failure) => {
             failures.note("remove the verdicts of network policy", Err::<(), _>(failure));
@@ -171,7 +171,7 @@ fn open(index: &Index) -> Result<(PodsTable, Lock), Failure> {
 fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Failure> {
     let records = index.list();
     let hash = without.map(AttachmentKey::hash);
-    let goes = |damaged: &Damaged| hash.is_some() && damaged.hash() == hash.as_deref();
+    let goes = |damaged: &DamagedFile| hash.is_some() && damaged.hash() == hash.as_deref();
     let mut damaged = records.damaged.iter().filter(|damaged| damaged.may_be_of(NAME));
     if let Some(damaged) = damaged.find(|damaged| !goes(damaged)) {
         return Err(Failure::new(codes::STATE, damaged.to_string())

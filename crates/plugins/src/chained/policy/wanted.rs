@@ -3,16 +3,16 @@
 use std::net::IpAddr;
 
 use node_api::policy::{AttachmentRecord, StartRequest};
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::Config;
-use super::daemon::{Daemon, Judged};
+use super::daemon::{Assessment, Daemon};
 use super::ends::Ends;
 use super::frames::{self, Need};
 use super::link::{self, Bridge, Side};
 use super::{NAME, Policy, at, inside, owner, plan, plan_of, table};
 use crate::engine::{
-    Attached, Compared, Found, Picture, Wants, differs, sound, unknown, wanted_of_another,
+    Attachment, Comparison, Mismatch, Picture, Wants, differs, sound, unknown, wanted_of_another,
 };
 use crate::shared::failure::Failure;
 use crate::shared::{attachment, drift, rules};
@@ -21,12 +21,12 @@ impl Wants for Policy {
     const NO_PREVIOUS: &'static str = super::NO_PREVIOUS;
     /// Where its packets are judged: by now the host's side of the link may be a port of another
     /// bridge, or of none.
-    type Observed = Option<Side>;
+    type Observation = Option<Side>;
 
     fn observe(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Self::Observed, Failure> {
+    ) -> Result<Self::Observation, Failure> {
         let (recorded, ifname) = (attached.recorded, attached.ifname);
         let namespaces = picture.namespaces.get()?;
         if namespaces.inside.link_by_name(ifname)?.is_none() {
@@ -61,7 +61,7 @@ impl Wants for Policy {
         Ok(Some(Side::Host(found)))
     }
 
-    fn wanted(attached: &Attached<'_, Self>, observed: &Self::Observed) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, observed: &Self::Observation) -> Wanted {
         let mut wanted = wanted_of_another(attached.ifname);
         let Some(side) = observed else { return wanted };
         let recorded = match attached.recorded {
@@ -70,31 +70,31 @@ impl Wants for Policy {
         };
         let addresses = recorded.started.addresses.clone();
         let Side::Host(link) = side else {
-            wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+            wanted.push(Item::host(State::Verdicts { addresses }, Reason::Policy));
             return wanted;
         };
         let peer = State::Peer { link: link.name.clone(), of: attached.ifname.to_owned() };
-        wanted.push(Item::host(peer, Because::Created));
+        wanted.push(Item::host(peer, Reason::Created));
         // If its packets cannot be judged, it is to pass none.
         let passes = match &link.bridge {
             Some(_) if !frames::is_loaded() => plan(&recorded, &[]),
             _ => plan_of(&recorded),
         };
-        wanted.extend(rules::wanted(None, passes, Vec::new(), Because::Policy));
+        wanted.extend(rules::wanted(None, passes, Vec::new(), Reason::Policy));
         if let Some(bridge) = &link.bridge {
             let shown = Need::of(&addresses, bridge).wanted(&bridge.name);
-            wanted.push(Item::host(State::ShownPackets(shown), Because::Policy));
+            wanted.push(Item::host(State::ShownPackets(shown), Reason::Policy));
         }
-        wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+        wanted.push(Item::host(State::Verdicts { addresses }, Reason::Policy));
         wanted
     }
 
-    fn compare(config: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(config: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         match &item.state {
             State::ShownPackets(shown) => {
                 let Some(bridge) = bridge(picture, &shown.bridge)? else { return sound() };
                 let found = frames::difference(&bridge, Need::from_wanted(shown))?;
-                Ok(found.into_iter().map(Found::new).collect())
+                Ok(found.into_iter().map(Mismatch::new).collect())
             }
             State::Verdicts { addresses } => compare_verdicts(config, picture, addresses),
             _ => Err(unknown(item)),
@@ -137,7 +137,7 @@ impl Wants for Policy {
 }
 
 /// Returns what ADD would have recorded of an attachment without a record.
-fn unrecorded(attached: &Attached<'_, Policy>, side: &Side) -> AttachmentRecord {
+fn unrecorded(attached: &Attachment<'_, Policy>, side: &Side) -> AttachmentRecord {
     let addresses = link::addresses(attached.result, attached.ifname);
     at(side, StartRequest { addresses, ..StartRequest::default() }, attached.ifname)
 }
@@ -152,12 +152,16 @@ fn ends(recorded: Option<&AttachmentRecord>, addresses: &[IpAddr]) -> Ends {
 /// Without a daemon, an address without a verdict may be one that no policy selects. But if there
 /// is no table at all, another program has removed it, and nothing is judged. Only a daemon knows
 /// what the rules of policies should be; the rules that are the same for all pods are compared.
-fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpAddr]) -> Compared {
+fn compare_verdicts(
+    config: &Config,
+    picture: &mut Picture<'_>,
+    addresses: &[IpAddr],
+) -> Comparison {
     let call = picture.call;
     let owner = owner(call, call.attachment());
     match Daemon::new(call, config.socket.clone()).judged(&owner)? {
-        Some(Judged::Sound) => return sound(),
-        Some(Judged::Differs(text)) => return differs(text),
+        Some(Assessment::Sound) => return sound(),
+        Some(Assessment::Differs(text)) => return differs(text),
         None => {}
     }
     let recorded: Option<AttachmentRecord> =

@@ -11,11 +11,11 @@ use kernel::living::Census;
 use kernel::sysctl::Sysctl;
 use wanted::Item;
 
-use super::recorded::Recorded;
+use super::recorded::RecordData;
 use super::{Portmap, addresses};
 use crate::chained::sbr;
 use crate::chained::sbr::own_way::{self, OwnWay};
-use crate::engine::{Attaching, Picture, Removal, Wants as _};
+use crate::engine::{Addition, Picture, Removal, Wants as _};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 
@@ -30,7 +30,7 @@ const STRICT: u8 = 1;
 /// Code 8 when the namespace cannot be entered, 100 when the kernel does not answer, 11 when another
 /// holds the namespace's lock too long.
 pub(super) fn plan(
-    attaching: &Attaching<'_, Portmap>,
+    attaching: &Addition<'_, Portmap>,
     result: &AddResult,
 ) -> Result<Option<OwnWay>, Failure> {
     if !is_strict() {
@@ -42,7 +42,7 @@ pub(super) fn plan(
     let netns = call.open_netns()?;
     let before = attaching.earlier_record();
     let before = before.as_ref().filter(|record| sbr::is_of(record, &netns));
-    let known = before.and_then(Recorded::of).and_then(|recorded| recorded.answers);
+    let known = before.and_then(RecordData::of).and_then(|recorded| recorded.answers);
     OwnWay::plan(&netns, ifname, &ip, known.as_ref())
 }
 
@@ -54,8 +54,8 @@ pub(super) fn items(
     picture: &mut Picture<'_>,
     ifname: &str,
     result: &AddResult,
-    recorded: &Recorded,
-) -> Result<Option<(sbr::Recorded, Vec<Item>)>, Failure> {
+    recorded: &RecordData,
+) -> Result<Option<(sbr::RecordData, Vec<Item>)>, Failure> {
     let known = recorded.answers.as_ref();
     if known.is_none() && !is_strict() {
         return Ok(None);
@@ -72,7 +72,7 @@ pub(super) fn items(
 /// Code 105 when it cannot be written.
 pub(super) fn record(picture: &mut Picture<'_>) -> Result<(), Failure> {
     let (call, index) = (picture.call, picture.index);
-    let Some(mut recorded) = Recorded::read(index, call.attachment()) else { return Ok(()) };
+    let Some(mut recorded) = RecordData::read(index, call.attachment()) else { return Ok(()) };
     let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
     let wanted = items(picture, call.ifname().as_str(), &result, &recorded)?;
     let wanted = wanted.map(|(wanted, _)| wanted);

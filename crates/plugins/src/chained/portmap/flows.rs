@@ -27,23 +27,23 @@ use kernel::route::{IpFamily, RouteSocket};
 use state::Index;
 
 use super::NAME;
-use super::recorded::{HostPort, Recorded};
+use super::recorded::{HostPort, RecordData};
 use crate::shared::attachment::recorded;
 use crate::shared::failure::Failure;
 use crate::shared::filter::with_firewall;
 
-/// Which flows are out of date.
+/// What makes flows out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
-    /// Those that do not lead to the container: they began before its ports were forwarded.
+pub(super) enum PortChange {
+    /// Ports were added: those are that do not lead to the container, as they began before.
     Added,
-    /// Those that do.
+    /// Ports were removed: those are that lead to it.
     Removed,
 }
 
 /// Deletes the outdated flows to an attachment's ports. A failure is only a warning: the flows end
 /// by themselves eventually.
-pub(super) fn forget(call: &Call<'_>, index: &Index, recorded: &Recorded, when: When) {
+pub(super) fn forget(call: &Call<'_>, index: &Index, recorded: &RecordData, when: PortChange) {
     for (protocol, ports) in [(Protocol::Udp, &recorded.udp), (Protocol::Sctp, &recorded.sctp)] {
         for family in [IpFamily::V4, IpFamily::V6] {
             let own: Vec<&HostPort> =
@@ -66,7 +66,7 @@ fn forget_some(
     index: &Index,
     (protocol, family): (Protocol, IpFamily),
     ports: &[&HostPort],
-    when: When,
+    when: PortChange,
 ) -> Result<(), Failure> {
     let of = FlowFilter { protocol: Some(protocol.number()), ..FlowFilter::all(family) };
     let mut conntrack = ConntrackSocket::open()?;
@@ -77,10 +77,10 @@ fn forget_some(
         let Some(port) = ports.iter().find(|port| is_to(flow, port)) else { continue };
         let leads_there = flow.reply.source == Some(port.container);
         let stale = match when {
-            When::Removed => leads_there,
-            When::Added if leads_there => false,
+            PortChange::Removed => leads_there,
+            PortChange::Added if leads_there => false,
             // Ports are forwarded only at addresses of the host.
-            When::Added => {
+            PortChange::Added => {
                 if local.is_none() {
                     local = Some(local_addresses()?);
                 }
@@ -94,7 +94,7 @@ fn forget_some(
         }
     }
     for (destination, port, reply_source) in doomed {
-        if when == When::Removed
+        if when == PortChange::Removed
             && let (Some(at), Some(to)) = (destination, reply_source)
             && is_anothers(index, protocol, (at, port), to)?
         {
@@ -123,7 +123,7 @@ fn is_anothers(
     for at in [at, everywhere] {
         let object = SharedObject::IptablesHostport { protocol, port, at }.object();
         for holder in index.holders(&object).found {
-            let theirs: Option<Recorded> = recorded(index, &holder, NAME);
+            let theirs: Option<RecordData> = recorded(index, &holder, NAME);
             if theirs.is_some_and(|theirs| theirs.udp.iter().chain(&theirs.sctp).any(leads)) {
                 return Ok(true);
             }

@@ -19,7 +19,7 @@ use crate::shared::filter::write_record;
 /// The plugin's own part of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// Whether the reference's chains are used.
@@ -34,7 +34,7 @@ pub(crate) struct Recorded {
     /// The rule and the table of the container's address, if its answers would leave by another
     /// network.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) answers: Option<sbr::Recorded>,
+    pub(super) answers: Option<sbr::RecordData>,
 }
 
 /// A port of the host that is forwarded to the container.
@@ -49,14 +49,14 @@ pub(super) struct HostPort {
     pub(super) container: IpAddr,
 }
 
-impl Recorded {
+impl RecordData {
     /// Reads an attachment's note. An unreadable one counts as missing.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Recorded> {
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<RecordData> {
         attachment::recorded(index, key, NAME)
     }
 
     /// Reads the note in a record.
-    pub(super) fn of(record: &Record) -> Option<Recorded> {
+    pub(super) fn of(record: &Record) -> Option<RecordData> {
         serde_json::from_value(record.data.clone()).ok()
     }
 
@@ -94,7 +94,7 @@ impl Recorded {
     }
 
     /// Returns these recorded and what `before` has in addition.
-    pub(super) fn joined(&self, before: Option<&Recorded>) -> Recorded {
+    pub(super) fn joined(&self, before: Option<&RecordData>) -> RecordData {
         let mut all = self.clone();
         if let Some(before) = before {
             all.plan.join(before.plan.clone());

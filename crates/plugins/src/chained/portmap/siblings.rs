@@ -12,7 +12,7 @@ use kernel::living::Census;
 use state::Index;
 
 use super::NAME;
-use super::recorded::Recorded;
+use super::recorded::RecordData;
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
 
@@ -53,7 +53,7 @@ fn pass_on(
         let recorded = record
             .as_ref()
             .filter(|record| firewall::is_live(record, &census))
-            .and_then(Recorded::of);
+            .and_then(RecordData::of);
         let still_waits = match recorded.filter(|_| key != *gone) {
             Some(recorded) => {
                 let mut firewall = Firewall::open(index)?;

@@ -5,21 +5,21 @@ use firewall::iptables::hostport::DesiredHostports as Chains;
 use firewall::{Plan, iptables, reference, taken};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
-use wanted::{Because, HostPorts, Item, State, Wanted};
+use wanted::{HostPorts, Item, Reason, State, Wanted};
 
 use super::config::{Config, Iptables};
-use super::flows::{self, When};
-use super::recorded::Recorded;
-use super::{Portmap, Want, addresses, answers, chains, families, put_in_place, want};
+use super::flows::{self, PortChange};
+use super::recorded::RecordData;
+use super::{Portmap, WantedForwards, addresses, answers, chains, families, put_in_place, want};
 use crate::chained::sbr::own_way;
-use crate::engine::{Attached, Compared, Difference, Found, Picture, Wants, unknown};
+use crate::engine::{Attachment, Comparison, Difference, Mismatch, Picture, Wants, unknown};
 use crate::shared::failure::Failure;
 use crate::shared::filter::with_firewall;
 use crate::shared::host_side;
 
 /// What the host has that decides what is wanted.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// The ports, if there are any.
     ports: Option<HostPorts>,
     /// Routes of others that cover the container's addresses.
@@ -29,17 +29,20 @@ pub(crate) struct Seen {
 }
 
 impl Wants for Portmap {
-    type Observed = Seen;
+    type Observation = Observation;
 
     /// Without a record, the reference's plugin may have created its chains: they are right as long
     /// as they are complete.
-    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<Seen, Failure> {
+    fn observe(
+        attached: &Attachment<'_, Self>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Observation, Failure> {
         let (config, recorded) = (attached.config, attached.recorded);
         let addresses = addresses(attached.result, attached.ifname);
         if config.forwards.is_empty() || addresses.is_empty() {
-            return Ok(Seen::default());
+            return Ok(Observation::default());
         }
-        let Want { recorded: wanted, iptables } =
+        let WantedForwards { recorded: wanted, iptables } =
             want(picture.call, config, attached.result, recorded)?;
         let mut ports = HostPorts { plan: wanted.plan, chains: iptables };
         let mut foreign = Vec::new();
@@ -56,13 +59,13 @@ impl Wants for Portmap {
             None => None,
         };
         let answers = answers.map(|(_, items)| items).unwrap_or_default();
-        Ok(Seen { ports: Some(ports), covered: foreign, answers })
+        Ok(Observation { ports: Some(ports), covered: foreign, answers })
     }
 
-    fn wanted(_: &Attached<'_, Self>, seen: &Seen) -> Wanted {
+    fn wanted(_: &Attachment<'_, Self>, seen: &Observation) -> Wanted {
         let mut wanted = Wanted::new();
         let item = |ports: &HostPorts| {
-            let because = Because::Key(taken::PORT_MAPPINGS.to_owned());
+            let because = Reason::Key(taken::PORT_MAPPINGS.to_owned());
             Item::host(State::HostPorts(ports.clone()), because)
         };
         wanted.extend(seen.ports.iter().map(item));
@@ -70,7 +73,7 @@ impl Wants for Portmap {
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let HostPorts { plan, chains } = match &item.state {
             State::HostPorts(ports) => ports,
             State::Rule(_) | State::SourceTables(_) => return own_way::compare(picture, item),
@@ -85,7 +88,7 @@ impl Wants for Portmap {
             let checked = iptables::hostport::check(key, chains);
             found.extend(checked?);
         }
-        Ok(found.into_iter().map(|text| Found::new(format!("packet filter: {text}"))).collect())
+        Ok(found.into_iter().map(|text| Mismatch::new(format!("packet filter: {text}"))).collect())
     }
 
     /// A program that has a port by now would no longer receive any packets.
@@ -106,26 +109,26 @@ impl Wants for Portmap {
         if let Some(taken) = strangers(config, call)? {
             return Err(Failure::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
         }
-        let recorded = Recorded::read(index, call.attachment()).unwrap_or_default();
+        let recorded = RecordData::read(index, call.attachment()).unwrap_or_default();
         let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
         let now = want(call, config, &result, Some(&recorded))?.recorded;
-        let wanted = Recorded { plan: plan.clone(), iptables: chains.is_some(), ..now };
+        let wanted = RecordData { plan: plan.clone(), iptables: chains.is_some(), ..now };
         // What an older release's record does not list, DEL must know before it exists.
         let both = wanted.joined(Some(&recorded));
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
             both.write(call, index)?;
         }
         with_firewall(index, |firewall| firewall.mend(plan))?;
-        let want = Want { recorded: wanted, iptables: chains.clone() };
+        let want = WantedForwards { recorded: wanted, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
-        flows::forget(call, index, &want.recorded, When::Added);
+        flows::forget(call, index, &want.recorded, PortChange::Added);
         Ok(None)
     }
 
     /// Routes to the container that routes of others cover: repair leaves those alone.
     fn others(
-        _: &Attached<'_, Self>,
-        seen: &Seen,
+        _: &Attachment<'_, Self>,
+        seen: &Observation,
         _: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
         let covered = seen.covered.iter().map(|covered| Difference::of(Err(covered.clone())));
@@ -134,7 +137,7 @@ impl Wants for Portmap {
 }
 
 /// Lists the addresses that the host reaches by another interface than ADD recorded.
-fn covered(recorded: &Recorded, addresses: &[IpNet]) -> Result<Vec<Failure>, Failure> {
+fn covered(recorded: &RecordData, addresses: &[IpNet]) -> Result<Vec<Failure>, Failure> {
     let mut host = RouteSocket::open()?;
     let mut found = Vec::new();
     for to in addresses.iter().map(IpNet::addr) {

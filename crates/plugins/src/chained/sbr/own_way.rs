@@ -7,8 +7,8 @@ use kernel::route::{Link, Route, RouteSocket, TABLE_MAIN};
 use wanted::Item;
 
 use super::config::Config;
-use super::{Recorded, plan, remove, wanted as own};
-use crate::engine::{Compared, Picture};
+use super::{RecordData, plan, remove, wanted as own};
+use crate::engine::{Comparison, Picture};
 use crate::shared::failure::Failure;
 use crate::shared::netns_lock::{self, NetnsLock};
 use crate::shared::policy::Policy;
@@ -19,7 +19,7 @@ use crate::shared::steps::{self, Step};
 #[derive(Debug)]
 pub(in crate::chained) struct OwnWay {
     /// What DEL needs to know of them; to be recorded before they are made.
-    pub(in crate::chained) recorded: Recorded,
+    pub(in crate::chained) recorded: RecordData,
     socket: RouteSocket,
     steps: Vec<Step>,
     _lock: NetnsLock,
@@ -36,7 +36,7 @@ impl OwnWay {
         netns: &Netns,
         ifname: &str,
         ip: &IpConfig,
-        known: Option<&Recorded>,
+        known: Option<&RecordData>,
     ) -> Result<Option<Self>, Failure> {
         let lock = netns_lock::lock(netns)?;
         let mut socket = RouteSocket::open_in(netns)?;
@@ -68,8 +68,8 @@ pub(in crate::chained) fn items(
     picture: &mut Picture<'_>,
     ifname: &str,
     ip: &IpConfig,
-    known: Option<&Recorded>,
-) -> Result<Option<(Recorded, Vec<Item>)>, Failure> {
+    known: Option<&RecordData>,
+) -> Result<Option<(RecordData, Vec<Item>)>, Failure> {
     let Some(link) = picture.link(wanted::Place::Container, ifname)? else { return Ok(None) };
     let policy = picture.policy(wanted::Place::Container)?;
     let needed = known.is_some() || is_needed(&link, ip, policy);
@@ -80,7 +80,7 @@ pub(in crate::chained) fn items(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(in crate::chained) fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+pub(in crate::chained) fn compare(picture: &mut Picture<'_>, item: &Item) -> Comparison {
     own::compare(picture, item)
 }
 
@@ -99,7 +99,7 @@ pub(in crate::chained) fn restore(picture: &mut Picture<'_>, item: &Item) -> Res
 pub(in crate::chained) fn remove(
     netns: &Netns,
     ifname: &cni::IfName,
-    recorded: &Recorded,
+    recorded: &RecordData,
 ) -> Result<(), Failure> {
     let _lock = netns_lock::lock(netns)?;
     remove::remove_all(&mut RouteSocket::open_in(netns)?, ifname, recorded)
@@ -109,13 +109,13 @@ fn wanted_by(
     ifname: &str,
     link: &Link,
     ip: &IpConfig,
-    known: Option<&Recorded>,
+    known: Option<&RecordData>,
     policy: &Policy,
-) -> (Recorded, Vec<Item>) {
+) -> (RecordData, Vec<Item>) {
     let config = Config { keeps_main: true, ..Config::default() };
     let ips = [ip.clone()];
-    let sources = plan::sources(&config, &ips, policy, Recorded::tables(known));
-    let routes = match Recorded::routes(known) {
+    let sources = plan::sources(&config, &ips, policy, RecordData::tables(known));
+    let routes = match RecordData::routes(known) {
         // An earlier ADD, or this one.
         [] => {
             plan::near_routes(&own::items(&config, &ips, &sources, &[], ifname), link.index, policy)
@@ -124,7 +124,7 @@ fn wanted_by(
     };
     let items = own::items(&config, &ips, &sources, &routes, ifname);
     let ifindex = Some(link.index);
-    (Recorded { sources, own_tables: true, routes, ifindex }, items)
+    (RecordData { sources, own_tables: true, routes, ifindex }, items)
 }
 
 /// Says whether what comes in by a link for an address of it, and goes through its gateway, is

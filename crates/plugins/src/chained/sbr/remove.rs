@@ -6,7 +6,7 @@ use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 
 use super::config::Config;
 use super::plan::{self, FIRST_TABLE};
-use super::{Recorded, Sbr, Source};
+use super::{RecordData, Sbr, Source};
 use crate::engine::Removal;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -32,7 +32,7 @@ pub(super) fn take_down(removal: &Removal<'_, Sbr>) -> Result<(), Failure> {
 
 /// Finds what the reference's ADD, or one whose record is lost, has created: by the addresses on
 /// the interface and those in the result.
-fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Failure> {
+fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<RecordData, Failure> {
     let ifname = call.ifname().as_str();
     let mut addresses: Vec<_> = match call.prev_result().ok().flatten() {
         Some(result) => result.container_ips(ifname).map(|ip| ip.address.addr()).collect(),
@@ -44,7 +44,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Fai
     }
     let fixed = Config::of(call).ok().and_then(|config| config.table);
     let policy = Policy::read(socket)?;
-    let mut recorded = Recorded { own_tables: fixed.is_none(), ..Recorded::default() };
+    let mut recorded = RecordData { own_tables: fixed.is_none(), ..RecordData::default() };
     for table in policy.rules.iter().filter_map(table_of) {
         if fixed.map_or(table < FIRST_TABLE, |fixed| fixed != table) {
             continue;
@@ -64,7 +64,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Fai
 pub(super) fn remove_all(
     socket: &mut RouteSocket,
     ifname: &IfName,
-    recorded: &Recorded,
+    recorded: &RecordData,
 ) -> Result<(), Failure> {
     let mut failures = Failures::new();
     for source in &recorded.sources {

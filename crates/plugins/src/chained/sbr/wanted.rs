@@ -1,11 +1,11 @@
 //! What an attachment of `sbr` wants, for ADD, CHECK and repair.
 
 use cni::{IpConfig, code};
-use wanted::{Because, Item, Place, SourceRoute, State, Wanted};
+use wanted::{Item, Place, Reason, SourceRoute, State, Wanted};
 
 use super::config::Config;
-use super::{NO_PREVIOUS, Recorded, Sbr, Source, addresses, plan};
-use crate::engine::{self, Attached, Compared, Found, Kind as _, Picture, Wants};
+use super::{NO_PREVIOUS, RecordData, Sbr, Source, addresses, plan};
+use crate::engine::{self, Attachment, Comparison, Kind as _, Mismatch, Picture, Wants};
 use crate::shared::failure::Failure;
 use crate::shared::policy::Policy;
 use crate::shared::{attachment, netns_lock, steps};
@@ -13,29 +13,29 @@ use crate::shared::{attachment, netns_lock, steps};
 impl Wants for Sbr {
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
     /// The addresses of the interface, and the table of each.
-    type Observed = (Vec<IpConfig>, Vec<Source>);
+    type Observation = (Vec<IpConfig>, Vec<Source>);
 
     /// Finds the tables: after a loss they are those that ADD would choose.
     fn observe(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Self::Observed, Failure> {
+    ) -> Result<Self::Observation, Failure> {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips = addresses(attached.ifname, attached.result)?;
         let policy = picture.policy(Place::Container)?;
-        let sources = plan::sources(config, &ips, policy, Recorded::tables(recorded));
+        let sources = plan::sources(config, &ips, policy, RecordData::tables(recorded));
         Ok((ips, sources))
     }
 
-    fn wanted(attached: &Attached<'_, Self>, (ips, sources): &Self::Observed) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, (ips, sources): &Self::Observation) -> Wanted {
         let config = attached.config;
         let mut wanted = engine::wanted_of_another(attached.ifname);
-        let routes = Recorded::routes(attached.recorded);
+        let routes = RecordData::routes(attached.recorded);
         wanted.extend(items(config, ips, sources, routes, attached.ifname));
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         compare(picture, item)
     }
 
@@ -56,10 +56,10 @@ impl Wants for Sbr {
 }
 
 /// Compares an item with the rules and routes of the namespace.
-pub(super) fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+pub(super) fn compare(picture: &mut Picture<'_>, item: &Item) -> Comparison {
     let oif = ifindex(picture, item)?;
     let found = plan::differences(&item.state, oif, picture.policy(item.place)?);
-    Ok(found.into_iter().map(Found::new).collect())
+    Ok(found.into_iter().map(Mismatch::new).collect())
 }
 
 /// Makes an item as it is wanted, under the namespace's lock. `note` records first what DEL needs
@@ -90,7 +90,7 @@ pub(super) fn items(
         State::Rule(wanted::Rule { link: ifname.to_owned(), from: address, table })
     });
     let tables = plan::tables(config, ips, sources, routes, ifname).map(State::SourceTables);
-    rules.chain(tables).map(|state| Item::container(state, Because::Outbound)).collect()
+    rules.chain(tables).map(|state| Item::container(state, Reason::Outbound)).collect()
 }
 
 fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Failure> {
@@ -102,7 +102,7 @@ fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Failure> {
 fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Failure> {
     let key = picture.call.attachment();
     let Some(mut record) = picture.index.get(key, Sbr::NAME).found else { return Ok(()) };
-    let recorded: Option<Recorded> = attachment::recorded_in(&record);
+    let recorded: Option<RecordData> = attachment::recorded_in(&record);
     let Some(mut recorded) = recorded.filter(|recorded| recorded.own_tables) else { return Ok(()) };
     if plan::is_taken(&source, policy) {
         let text = format!("another rule uses table {} by now", source.table);

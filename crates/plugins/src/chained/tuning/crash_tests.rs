@@ -8,8 +8,8 @@ use crate::shared::failure::Failure;
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{
-    AddObserved, Apply, DelObserved, LinkState, Plan, Recorded, Step, SysctlState, add, del, run,
-    run_all,
+    AddObservation, Apply, DelObservation, LinkState, Plan, RecordData, Step, SysctlState, add,
+    del, run, run_all,
 };
 use super::sysctl::SysctlKey;
 
@@ -23,7 +23,7 @@ struct World {
     claims: BTreeSet<String>,
     notes: BTreeMap<String, Option<String>>,
     backup: Option<LinkValues>,
-    record: Option<Recorded>,
+    record: Option<RecordData>,
 }
 
 /// Applies steps to a world, and fails at some.
@@ -57,7 +57,7 @@ impl World {
             // One of each kind.
             own: sysctl.key.path() == "net/b",
         });
-        let observed = AddObserved {
+        let observed = AddObservation {
             link: Some(LinkState { ifindex: 2, values: self.link }),
             sysctls: sysctls.collect(),
             backup: self.backup,
@@ -68,7 +68,7 @@ impl World {
     }
 
     fn del(&self) -> Vec<Step> {
-        del(&DelObserved {
+        del(&DelObservation {
             backup_path: Some(BACKUP.into()),
             backup: self.backup,
             recorded: self.record.clone(),

@@ -9,7 +9,7 @@ use serde_json::json;
 use state::{Index, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
-use super::plan::{Apply, LinkState, Recorded, Step, SysctlState};
+use super::plan::{Apply, LinkState, RecordData, Step, SysctlState};
 use super::sysctl::{self, is_of_interface, same_value};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
@@ -35,7 +35,7 @@ pub(super) struct Node<'a> {
     netns: Option<Netns>,
     netlink: Option<RouteSocket>,
     /// The record as it was written last.
-    written: Option<Recorded>,
+    written: Option<RecordData>,
 }
 
 impl<'a> Node<'a> {
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
     }
 
     /// Reads the attachment's record, and what it holds. A damaged one is skipped with a warning.
-    pub(super) fn recorded(&self) -> Option<(Recorded, Record)> {
+    pub(super) fn recorded(&self) -> Option<(RecordData, Record)> {
         let read = self.index.get(&self.key, PLUGIN);
         for damaged in &read.damaged {
             self.call.warn(damaged);

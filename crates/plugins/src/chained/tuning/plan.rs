@@ -13,7 +13,7 @@ use super::sysctl::{of_interface, same_value};
 /// What is recorded about an attachment besides the reference's backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     /// The link whose values the backup holds, or whose own sysctls were configured.
     pub(super) ifindex: Option<u32>,
     /// The backup, if there is one.
@@ -22,12 +22,12 @@ pub(crate) struct Recorded {
     pub(super) sysctls: Vec<RecordedSysctl>,
 }
 
-impl Recorded {
+impl RecordData {
     /// Builds a record from the claims of an attachment whose own is lost; `None` if it has none.
     pub(super) fn from_claims(claimed: Vec<String>) -> Option<Self> {
         let sysctl = |path| RecordedSysctl { path, ..RecordedSysctl::default() };
         let sysctls: Vec<RecordedSysctl> = claimed.into_iter().map(sysctl).collect();
-        (!sysctls.is_empty()).then(|| Recorded { sysctls, ..Recorded::default() })
+        (!sysctls.is_empty()).then(|| RecordData { sysctls, ..RecordData::default() })
     }
 
     /// Returns the sysctls whose original values are kept with the container.
@@ -87,7 +87,7 @@ pub(super) struct SysctlState {
 
 /// What ADD observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct AddObserved {
+pub(super) struct AddObservation {
     /// The container's link, if the configuration concerns it or its own sysctls.
     pub(super) link: Option<LinkState>,
     /// One for each sysctl of the configuration, in its order.
@@ -95,16 +95,16 @@ pub(super) struct AddObserved {
     /// The existing backup.
     pub(super) backup: Option<LinkValues>,
     /// What an earlier ADD of the same attachment to the same namespace recorded.
-    pub(super) recorded: Option<Recorded>,
+    pub(super) recorded: Option<RecordData>,
     /// What an earlier ADD recorded for another namespace.
-    pub(super) stale: Option<Recorded>,
+    pub(super) stale: Option<RecordData>,
 }
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Writes our record of the attachment, or removes it.
-    WriteRecord(Option<Recorded>),
+    WriteRecord(Option<RecordData>),
     /// Writes the reference's backup, or removes it.
     WriteBackup { path: PathBuf, values: Option<LinkValues> },
     /// Sets a link's values in one message.
@@ -132,9 +132,9 @@ pub(super) struct Plan {
 
 /// Plans ADD. Records come before changes, so DEL can restore everything that a crash leaves. The
 /// link comes before sysctls, because setting its MTU resets the one of IPv6.
-pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &AddObserved) -> Plan {
+pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &AddObservation) -> Plan {
     let mut plan = Plan { steps: Vec::new(), undo: Vec::new() };
-    let forget = observed.stale.iter().flat_map(Recorded::claimed);
+    let forget = observed.stale.iter().flat_map(RecordData::claimed);
     plan.steps.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
     let stale_backup = observed.stale.iter().filter_map(|stale| stale.backup.clone());
     let stale_backup = stale_backup.filter(|path| *path != backup_path);
@@ -185,12 +185,12 @@ pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &AddObserved)
 
 /// What DEL or GC observed of an attachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct DelObserved {
+pub(super) struct DelObservation {
     /// The backup's path, whether or not the file exists; `None` if it is not the attachment's to
     /// remove.
     pub(super) backup_path: Option<PathBuf>,
     pub(super) backup: Option<LinkValues>,
-    pub(super) recorded: Option<Recorded>,
+    pub(super) recorded: Option<RecordData>,
     /// Whether the container's namespace exists and is the one that ADD saw.
     pub(super) namespace: bool,
     /// The link in it whose values the backup holds.
@@ -198,7 +198,7 @@ pub(super) struct DelObserved {
 }
 
 /// Plans DEL: everything that still exists is restored, and no record stays.
-pub(super) fn del(observed: &DelObserved) -> Vec<Step> {
+pub(super) fn del(observed: &DelObservation) -> Vec<Step> {
     let mut steps = Vec::new();
     let recorded_ifindex = observed.recorded.as_ref().and_then(|recorded| recorded.ifindex);
     if let Some((backup, link)) = observed.backup.zip(observed.link)
@@ -226,13 +226,13 @@ pub(super) fn del(observed: &DelObserved) -> Vec<Step> {
 }
 
 /// Returns the values for the backup: for each wanted value, what it was before the first ADD.
-fn originals(wanted: &LinkValues, link: LinkState, observed: &AddObserved) -> LinkValues {
+fn originals(wanted: &LinkValues, link: LinkState, observed: &AddObservation) -> LinkValues {
     let now = link.values.only_keys_of(wanted);
     let Some(backup) = observed.backup.filter(|_| observed.stale.is_none()) else { return now };
     match observed.recorded.as_ref().filter(|recorded| recorded.backup.is_some()) {
         Some(recorded) if recorded.ifindex == Some(link.ifindex) => backup.or(&now),
         // Our record says that the backup is of a link that is gone.
-        Some(Recorded { ifindex: Some(_), .. }) => now,
+        Some(RecordData { ifindex: Some(_), .. }) => now,
         // The reference made this backup, perhaps for an earlier container with the same ID. It is
         // trusted for values that are already as wanted: another program has set them then.
         _ => backup.only_keys_of(&wanted.where_same(&link.values)).or(&now),
@@ -243,10 +243,10 @@ fn planned_record(
     config: &Config,
     link: Option<LinkState>,
     backup_path: &std::path::Path,
-    observed: &AddObserved,
-) -> Recorded {
+    observed: &AddObservation,
+) -> RecordData {
     let earlier = observed.recorded.clone().unwrap_or_default();
-    let mut recorded = Recorded {
+    let mut recorded = RecordData {
         ifindex: observed.link.map(|link| link.ifindex).or(earlier.ifindex),
         backup: link.map(|_| backup_path.to_owned()).or(earlier.backup),
         sysctls: earlier.sysctls,

@@ -51,13 +51,13 @@ fn sysctl(path: &str, value: &str) -> SysctlState {
     SysctlState { path: path.to_owned(), value: Some(value.to_owned()), own: false }
 }
 
-fn recorded(ifindex: u32, sysctls: &[(&str, &str)]) -> Recorded {
+fn recorded(ifindex: u32, sysctls: &[(&str, &str)]) -> RecordData {
     let sysctls = sysctls.iter().map(|(path, asked)| RecordedSysctl {
         path: (*path).to_owned(),
         asked: (*asked).to_owned(),
         ..RecordedSysctl::default()
     });
-    Recorded {
+    RecordData {
         ifindex: Some(ifindex),
         backup: Some("/data/c1_eth0.json".into()),
         sysctls: sysctls.collect(),
@@ -65,14 +65,14 @@ fn recorded(ifindex: u32, sysctls: &[(&str, &str)]) -> Recorded {
 }
 
 #[track_caller]
-fn check(config: &Config, observed: &AddObserved, expect: Expect) {
+fn check(config: &Config, observed: &AddObservation, expect: Expect) {
     let plan = add(config, "/data/c1_eth0.json".into(), observed);
     expect.assert_eq(&format!("{}-- undo --\n{}", show(&plan.steps), show(&plan.undo)));
 }
 
 #[track_caller]
-fn check_del(observed: DelObserved, expect: Expect) {
-    let observed = DelObserved { backup_path: Some("/data/c1_eth0.json".into()), ..observed };
+fn check_del(observed: DelObservation, expect: Expect) {
+    let observed = DelObservation { backup_path: Some("/data/c1_eth0.json".into()), ..observed };
     expect.assert_eq(&show(&del(&observed)));
 }
 
@@ -107,13 +107,13 @@ fn show(steps: &[Step]) -> String {
 fn a_first_add_remembers_then_changes() {
     check(
         &config(everything(), &[("net.core.somaxconn", "5"), ("net.ipv4.route.flush", "1")]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link()),
             sysctls: vec![
                 sysctl("net/core/somaxconn", "4096"),
                 SysctlState { path: "net/ipv4/route/flush".into(), value: None, own: false },
             ],
-            ..AddObserved::default()
+            ..AddObservation::default()
         },
         expect![[r#"
             record link Some(2), sysctls ["net/core/somaxconn", "net/ipv4/route/flush"]
@@ -138,10 +138,10 @@ fn a_first_add_remembers_then_changes() {
 fn what_is_as_wanted_is_not_touched_but_remembered() {
     check(
         &config(mtu(1500), &[("net.ipv4.tcp_rmem", "1 2 3")]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link()),
             sysctls: vec![sysctl("net/ipv4/tcp_rmem", "1\t2\t3")],
-            ..AddObserved::default()
+            ..AddObservation::default()
         },
         expect![[r#"
             record link Some(2), sysctls ["net/ipv4/tcp_rmem"]
@@ -159,7 +159,7 @@ fn what_is_as_wanted_is_not_touched_but_remembered() {
 fn a_second_add_keeps_the_originals() {
     check(
         &config(everything(), &[("net.core.somaxconn", "6")]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "5")],
             backup: Some(mtu(1500)),
@@ -187,7 +187,7 @@ fn the_references_backup_is_believed_of_values_that_are_tuned_already() {
     let wanted = LinkValues { tx_queue_length: Some(5), ..mtu(1400) };
     check(
         &config(wanted, &[]),
-        &AddObserved { link: Some(link_with(mtu(1400))), backup, ..AddObserved::default() },
+        &AddObservation { link: Some(link_with(mtu(1400))), backup, ..AddObservation::default() },
         expect![[r#"
             record link Some(2), sysctls []
             backup mtu 9000, txqlen 1000
@@ -205,11 +205,11 @@ fn memories_of_another_link_or_namespace_do_not_count() {
     let backup = Some(mtu(9000));
     check(
         &config(mtu(1400), &[]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link()),
             backup,
             recorded: Some(recorded(7, &[])),
-            ..AddObserved::default()
+            ..AddObservation::default()
         },
         expect![[r#"
             record link Some(2), sysctls []
@@ -223,7 +223,7 @@ fn memories_of_another_link_or_namespace_do_not_count() {
     );
     check(
         &config(mtu(1400), &[("net.core.somaxconn", "5")]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "4096")],
             backup,
@@ -248,12 +248,12 @@ fn memories_of_another_link_or_namespace_do_not_count() {
 #[test]
 fn del_brings_back_what_differs() {
     check_del(
-        DelObserved {
+        DelObservation {
             backup: Some(LinkValues { promisc: Some(false), ..mtu(1500) }),
             recorded: Some(recorded(2, &[("net/core/somaxconn", "5")])),
             namespace: true,
             link: Some(link_with(mtu(1400))),
-            ..DelObserved::default()
+            ..DelObservation::default()
         },
         expect![[r#"
             link 2: mtu 1500
@@ -266,18 +266,18 @@ fn del_brings_back_what_differs() {
 #[test]
 fn del_needs_nothing() {
     check_del(
-        DelObserved::default(),
+        DelObservation::default(),
         expect![[r#"
             no backup /data/c1_eth0.json
         "#]],
     );
     // The reference made the attachment.
     check_del(
-        DelObserved {
+        DelObservation {
             backup: Some(mtu(1500)),
             namespace: true,
             link: Some(link_with(mtu(1400))),
-            ..DelObserved::default()
+            ..DelObservation::default()
         },
         expect![[r#"
             link 2: mtu 1500
@@ -288,12 +288,12 @@ fn del_needs_nothing() {
 
 #[test]
 fn del_leaves_links_and_namespaces_alone_that_are_not_the_attachments() {
-    let observed = DelObserved {
+    let observed = DelObservation {
         backup: Some(mtu(1500)),
         recorded: Some(recorded(7, &[("net/core/somaxconn", "5")])),
         namespace: true,
         link: Some(link_with(mtu(1400))),
-        ..DelObserved::default()
+        ..DelObservation::default()
     };
     check_del(
         observed.clone(),
@@ -303,7 +303,7 @@ fn del_leaves_links_and_namespaces_alone_that_are_not_the_attachments() {
         "#]],
     );
     check_del(
-        DelObserved {
+        DelObservation {
             recorded: Some(recorded(2, &[("net/core/somaxconn", "5")])),
             namespace: false,
             ..observed
@@ -320,10 +320,10 @@ fn the_file_of_another_namespace_is_removed_where_it_is() {
     let backup = Some("/old/c1_eth0.json".into());
     check(
         &config(mtu(1400), &[]),
-        &AddObserved {
+        &AddObservation {
             link: Some(link()),
-            stale: Some(Recorded { backup, ..Recorded::default() }),
-            ..AddObserved::default()
+            stale: Some(RecordData { backup, ..RecordData::default() }),
+            ..AddObservation::default()
         },
         expect![[r"
             no backup /old/c1_eth0.json
@@ -341,7 +341,7 @@ fn the_file_of_another_namespace_is_removed_where_it_is() {
 #[test]
 fn a_backup_that_is_anothers_stays() {
     let recorded = Some(recorded(2, &[]));
-    let steps = del(&DelObserved { recorded, namespace: true, ..DelObserved::default() });
+    let steps = del(&DelObservation { recorded, namespace: true, ..DelObservation::default() });
     assert_eq!(show(&steps), "");
 }
 
@@ -351,7 +351,7 @@ fn what_is_the_interfaces_own_is_remembered_with_the_attachment() {
     let wanted = config(LinkValues::default(), &[("net.ipv4.conf.IFNAME.arp_filter", "1")]);
     check(
         &wanted,
-        &AddObserved { sysctls: vec![own], ..AddObserved::default() },
+        &AddObservation { sysctls: vec![own], ..AddObservation::default() },
         expect![[r#"
             record link None, sysctls ["net/ipv4/conf/eth0/arp_filter"]
             write net/ipv4/conf/eth0/arp_filter = 1
@@ -363,7 +363,7 @@ fn what_is_the_interfaces_own_is_remembered_with_the_attachment() {
     let mut recorded = recorded(2, &[("net/ipv4/conf/eth0/arp_filter", "1")]);
     recorded.sysctls[0].was = Some("0".to_owned());
     let observed =
-        DelObserved { recorded: Some(recorded), namespace: true, ..DelObserved::default() };
+        DelObservation { recorded: Some(recorded), namespace: true, ..DelObservation::default() };
     check_del(
         observed,
         expect![[r#"

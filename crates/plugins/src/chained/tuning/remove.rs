@@ -8,7 +8,7 @@ use kernel::netns::Netns;
 use state::Record;
 
 use super::node::{self, Node};
-use super::plan::{self, DelObserved, Recorded, Step};
+use super::plan::{self, DelObservation, RecordData, Step};
 use super::{Tuning, backup, config, in_netns};
 use crate::engine::Removal;
 use crate::shared::attachment;
@@ -28,7 +28,7 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
     let backup = path.as_deref().map_or(Ok(None), read);
     let recorded = removal.recorded.clone();
     let recorded =
-        recorded.or_else(|| Recorded::from_claims(node::claims_of(removal.index, removal.key)));
+        recorded.or_else(|| RecordData::from_claims(node::claims_of(removal.index, removal.key)));
     let is_there = !matches!(backup, Ok(None)) || recorded.is_some();
     let Some(netns) =
         failures.note("open the container's namespace", open_netns(removal, &node, is_there))
@@ -38,7 +38,8 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
     // Without the namespace there is no link that needs its values.
     let backup = if netns.is_some() { backup } else { backup.or(Ok(None)) };
     let Some(backup) = failures.note_as_it_is(backup) else { return };
-    let observed = DelObserved { backup_path: path, backup, recorded, ..DelObserved::default() };
+    let observed =
+        DelObservation { backup_path: path, backup, recorded, ..DelObservation::default() };
     failures.note_as_it_is(restore(removal, &mut node, observed, netns.as_ref()));
 }
 
@@ -89,7 +90,7 @@ fn backup_path(removal: &Removal<'_, Tuning>) -> Option<PathBuf> {
 fn restore(
     removal: &Removal<'_, Tuning>,
     node: &mut Node<'_>,
-    mut observed: DelObserved,
+    mut observed: DelObservation,
     netns: Option<&Netns>,
 ) -> Result<(), Failure> {
     let (call, mut lent) = (removal.call, false);
@@ -97,7 +98,7 @@ fn restore(
     in_netns(netns, || {
         observed.namespace = true;
         let own =
-            |recorded: &Recorded| recorded.ifindex.is_some() && recorded.own().next().is_some();
+            |recorded: &RecordData| recorded.ifindex.is_some() && recorded.own().next().is_some();
         if observed.backup.is_some() || observed.recorded.as_ref().is_some_and(own) {
             let ifindex = observed.recorded.as_ref().and_then(|recorded| recorded.ifindex);
             let link = node.recorded_link(ifindex)?;
@@ -119,7 +120,7 @@ fn restore(
 fn run_del(
     call: &Call<'_>,
     node: &mut Node<'_>,
-    observed: &DelObserved,
+    observed: &DelObservation,
     lent: bool,
 ) -> Result<(), Failure> {
     let steps = plan::del(observed);

@@ -2,29 +2,29 @@
 
 use cni_plugin::Call;
 use state::Index;
-use wanted::{Because, Item, State, Sysctl, Sysctls, Wanted};
+use wanted::{Item, Reason, State, Sysctl, Sysctls, Wanted};
 
 use super::config::{self, Config};
 use super::node::{self, PLUGIN};
-use super::plan::Recorded;
+use super::plan::RecordData;
 use super::sysctl::{is_of_interface, same_value};
 use super::{Tuning, in_netns};
-use crate::engine::{Attached, Compared, Found, Picture, Wants, unknown};
+use crate::engine::{Attachment, Comparison, Mismatch, Picture, Wants, unknown};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
 impl Wants for Tuning {
-    type Observed = ();
+    type Observation = ();
 
     /// The link comes before sysctls: setting its MTU resets the one of IPv6.
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let mut wanted = Wanted::new();
         let link = || attached.ifname.to_owned();
         if !config.link.is_empty() {
             let state = State::Link { link: link(), kinds: Vec::new() };
-            wanted.push(Item::container(state, Because::Created));
+            wanted.push(Item::container(state, Reason::Created));
         }
         let is_own = |sysctl: &&config::Sysctl| {
             sysctl.key.paths().any(|path| is_of_interface(path, &attached.key.ifname))
@@ -32,14 +32,14 @@ impl Wants for Tuning {
         let (own, others): (Vec<_>, Vec<_>) = config.sysctls.iter().partition(is_own);
         if !config.link.is_empty() || !own.is_empty() {
             let state = State::Recorded { link: link() };
-            wanted.push(Item::container(state, Because::Ownership));
+            wanted.push(Item::container(state, Reason::Ownership));
         }
         wanted.extend(link_values(config, attached.ifname));
         for (of, link) in [(own, Some(link())), (others, None)] {
             if !of.is_empty() {
                 let values = of.into_iter().map(|sysctl| sysctl_of(sysctl, recorded)).collect();
                 let state = State::Sysctls(Sysctls { link, values });
-                wanted.push(Item::container(state, Because::Key("sysctl".to_owned())));
+                wanted.push(Item::container(state, Reason::Key("sysctl".to_owned())));
             }
         }
         wanted
@@ -62,7 +62,7 @@ impl Wants for Tuning {
         Some(format!("Tuning configured {name} of {link} is {wanted}, current value is {now}"))
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let State::Sysctls(sysctls) = &item.state else {
             return Err(unknown(item));
         };
@@ -112,7 +112,7 @@ fn record(picture: &Picture<'_>, became: &[(String, Option<String>)]) -> Result<
     let Some(mut record) = picture.index.get(picture.call.attachment(), PLUGIN).found else {
         return Ok(());
     };
-    let Some(before) = attachment::recorded_in::<Recorded>(&record) else { return Ok(()) };
+    let Some(before) = attachment::recorded_in::<RecordData>(&record) else { return Ok(()) };
     let mut recorded = before.clone();
     for known in &mut recorded.sysctls {
         if let Some((_, now)) = became.iter().find(|(path, _)| *path == known.path) {
@@ -141,12 +141,12 @@ fn link_values(config: &Config, ifname: &str) -> Vec<Item> {
         ),
     ];
     let item = |(key, state): (&str, Option<State>)| {
-        Some(Item::container(state?, Because::Key(key.to_owned())))
+        Some(Item::container(state?, Reason::Key(key.to_owned())))
     };
     states.into_iter().filter_map(item).collect()
 }
 
-fn sysctl_of(wanted: &config::Sysctl, recorded: Option<&Recorded>) -> Sysctl {
+fn sysctl_of(wanted: &config::Sysctl, recorded: Option<&RecordData>) -> Sysctl {
     let paths: Vec<String> = wanted.key.paths().map(ToOwned::to_owned).collect();
     let mut known = recorded.iter().flat_map(|recorded| &recorded.sysctls);
     let known =
@@ -166,15 +166,17 @@ fn is_wanted(sysctl: &Sysctl, now: &str) -> bool {
 
 /// Compares one sysctl of the calling thread's namespace. One that can only be written is not
 /// compared.
-fn difference(sysctl: &Sysctl) -> Result<Option<Found>, Failure> {
+fn difference(sysctl: &Sysctl) -> Result<Option<Mismatch>, Failure> {
     let Some((path, now)) = read(sysctl)? else {
         let text = format!("Tuning cannot find sysctl {}", sysctl.paths.join(" or "));
-        return Ok(Some(Found::by_hand(text, node::MISSING)));
+        return Ok(Some(Mismatch::by_hand(text, node::MISSING)));
     };
     let now = now.filter(|now| !is_wanted(sysctl, now));
     Ok(now.map(|now| {
         let value = &sysctl.value;
-        Found::new(format!("Tuning configured value of {path} is {value}, current value is {now}"))
+        Mismatch::new(format!(
+            "Tuning configured value of {path} is {value}, current value is {now}"
+        ))
     }))
 }
 
@@ -191,7 +193,7 @@ mod tests {
         let result = sample::result(vec![sample::interface()], &[("10.1.0.2/24", "10.1.0.1")], &[]);
         let (key, config) = (&sample::key(), &config);
         let attached =
-            Attached::<Tuning> { key, ifname: "eth0", result: &result, config, recorded: None };
+            Attachment::<Tuning> { key, ifname: "eth0", result: &result, config, recorded: None };
         expected.assert_eq(&Tuning::wanted(&attached, &()).to_string());
     }
 

@@ -16,8 +16,8 @@ use kernel::route::{
 use kernel::sysctl::Sysctl;
 
 use super::config::Config;
-use super::moving::Moving;
-use super::{Recorded, node};
+use super::moving::MoveLoss;
+use super::{RecordData, node};
 use crate::engine::Undo;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Plan {
     socket: RouteSocket,
-    had: Had,
+    had: InterfaceState,
     /// The VRF, if it exists.
     vrf: Option<Link>,
     name: String,
@@ -47,7 +47,7 @@ pub(super) struct Plan {
 
 /// The interface, and what it could lose by the move.
 #[derive(Debug, Clone)]
-struct Had {
+struct InterfaceState {
     netns: Netns,
     link: Link,
     addresses: Vec<IpNet>,
@@ -61,7 +61,7 @@ pub(super) fn look(
     netns: &Netns,
     key: &AttachmentKey,
     config: &Config,
-    earlier: Recorded,
+    earlier: RecordData,
 ) -> Result<Plan, Failure> {
     let mut socket = RouteSocket::open_in(netns)?;
     let invalid = |message: String| Failure::new(code::INVALID_CONFIG, message);
@@ -115,7 +115,7 @@ pub(super) fn look(
             (addresses, routes, keep)
         }
     };
-    let had = Had { netns: netns.clone(), link, addresses, routes, keep_addr_on_down };
+    let had = InterfaceState { netns: netns.clone(), link, addresses, routes, keep_addr_on_down };
     let (name, alias) = (config.vrf.clone(), owner::alias(key));
     Ok(Plan { socket, had, vrf, name, table, mac, alias, halfway })
 }
@@ -138,10 +138,10 @@ impl Plan {
 
     /// Returns what must be recorded before anything is lost; `None` if the interface is in its VRF
     /// and has everything.
-    pub(super) fn moving(&self) -> Option<Moving> {
-        let Had { link, addresses, routes, keep_addr_on_down: keep, .. } = &self.had;
+    pub(super) fn moving(&self) -> Option<MoveLoss> {
+        let InterfaceState { link, addresses, routes, keep_addr_on_down: keep, .. } = &self.had;
         let is_there = link.master.is_some() && !self.halfway;
-        (!is_there).then(|| Moving::new(link.index, addresses.clone(), routes, keep.clone()))
+        (!is_there).then(|| MoveLoss::new(link.index, addresses.clone(), routes, keep.clone()))
     }
 
     /// Creates the VRF if it is missing and moves the interface; `undo` gets what undoes it.
@@ -206,7 +206,7 @@ impl Plan {
     }
 }
 
-impl Had {
+impl InterfaceState {
     /// Takes the interface out again and restores what it had.
     fn move_back(&self) -> Result<(), Failure> {
         let mut socket = RouteSocket::open_in(&self.netns)?;

@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 /// What the kernel removes from an interface that moves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Moving {
+pub(super) struct MoveLoss {
     /// The interface's ifindex.
     pub(super) ifindex: u32,
     /// Its IPv6 addresses.
     pub(super) addresses: Vec<IpNet>,
     /// Its sysctl `keep_addr_on_down`, which ADD changes for a moment.
     pub(super) keep_addr_on_down: Option<String>,
-    routes: Vec<Saved>,
+    routes: Vec<SavedRoute>,
 }
 
 /// A unicast route, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Saved {
+struct SavedRoute {
     destination: IpNet,
     gateway: Option<IpAddr>,
     oif: Option<u32>,
@@ -38,24 +38,24 @@ struct Saved {
     next_hops: Vec<(Option<IpAddr>, Option<u32>, u16, bool)>,
 }
 
-impl Moving {
+impl MoveLoss {
     pub(super) fn new(
         ifindex: u32,
         addresses: Vec<IpNet>,
         routes: &[Route],
         keep_addr_on_down: Option<String>,
     ) -> Self {
-        let routes = routes.iter().map(Saved::of).collect();
+        let routes = routes.iter().map(SavedRoute::of).collect();
         Self { ifindex, addresses, keep_addr_on_down, routes }
     }
 
     /// Returns the unicast routes that use the interface.
     pub(super) fn routes(&self) -> Vec<Route> {
-        self.routes.iter().map(Saved::route).collect()
+        self.routes.iter().map(SavedRoute::route).collect()
     }
 }
 
-impl Saved {
+impl SavedRoute {
     fn of(route: &Route) -> Self {
         let hop = |hop: &NextHop| (hop.gateway, hop.oif, hop.weight, hop.onlink);
         Self {
@@ -125,9 +125,9 @@ mod tests {
         };
         let routes = [full, Route::new("::/0".parse().unwrap())];
         let addresses = vec!["2001:db8::3/64".parse().unwrap()];
-        let moving = Moving::new(7, addresses, &routes, Some("0".to_owned()));
+        let moving = MoveLoss::new(7, addresses, &routes, Some("0".to_owned()));
         let text = serde_json::to_string(&moving).unwrap();
-        let read: Moving = serde_json::from_str(&text).unwrap();
+        let read: MoveLoss = serde_json::from_str(&text).unwrap();
         assert_eq!(read, moving);
         assert_eq!(read.routes(), routes);
     }

@@ -2,30 +2,30 @@
 
 use ipnet::IpNet;
 use kernel::route::{Route, TABLE_MAIN};
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::config::Config;
-use super::{NAME, NO_PREVIOUS, Recorded, Vrf, enter, node};
+use super::{NAME, NO_PREVIOUS, RecordData, Vrf, enter, node};
 use crate::engine::{
-    self, Attached, Compared, Difference, Found, Picture, Wants, differs, unknown,
+    self, Attachment, Comparison, Difference, Mismatch, Picture, Wants, differs, unknown,
 };
 use crate::shared::failure::Failure;
 use crate::shared::{attachment, container};
 
 impl Wants for Vrf {
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
-    type Observed = ();
+    type Observation = ();
 
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
         let config = attached.config;
         let link = attached.ifname.to_owned();
         let mut wanted = engine::wanted_of_another(attached.ifname);
         let vrf = wanted::Vrf { link, vrf: config.vrf.clone(), table: config.table };
-        wanted.push(Item::container(State::Vrf(vrf), Because::Key("vrfname".to_owned())));
+        wanted.push(Item::container(State::Vrf(vrf), Reason::Key("vrfname".to_owned())));
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let State::Vrf(wanted) = &item.state else {
             return Err(unknown(item));
         };
@@ -46,14 +46,14 @@ impl Wants for Vrf {
             found.push(format!("VRF {name:?} is down"));
         }
         let link = picture.link(item.place, &wanted.link)?;
-        let recorded: Option<Recorded> =
+        let recorded: Option<RecordData> =
             attachment::recorded(picture.index, picture.call.attachment(), NAME);
         if link.is_some_and(|link| link.master != Some(vrf.index)) {
             found.push(format!("interface {:?} is not in VRF {name:?} any more", wanted.link));
         } else if recorded.is_some_and(|recorded| recorded.moving.is_some()) {
             found.push(format!("interface {:?} moved into VRF {name:?} halfway", wanted.link));
         }
-        Ok(found.into_iter().map(Found::new).collect())
+        Ok(found.into_iter().map(Mismatch::new).collect())
     }
 
     /// Does what ADD would do.
@@ -68,7 +68,7 @@ impl Wants for Vrf {
 
     /// Addresses and routes of the result: the plugin that made the interface restores them.
     fn others(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         (): &(),
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {

@@ -9,7 +9,7 @@ use super::bridge_link::{
     BridgeNote, create, filters_vlans, learns_past_filters, object, read_note, write_note,
 };
 use super::port::on_off;
-use crate::engine::{Compared, Found, Picture, differs, sound};
+use crate::engine::{Comparison, Mismatch, Picture, differs, sound};
 use crate::shared::advertisements;
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
@@ -21,20 +21,25 @@ const OF_OTHERS: &str = "another program created the bridge, and repair leaves i
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
+pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Comparison {
     let name = &wanted.link;
     let Some(bridge) = picture.link(Place::Host, name)? else {
         let text = format!("bridge {name:?} is gone");
-        let found = if wanted.ours { Found::new(text) } else { Found::by_hand(text, OF_OTHERS) };
+        let found =
+            if wanted.ours { Mismatch::new(text) } else { Mismatch::by_hand(text, OF_OTHERS) };
         return Ok(vec![found.without_link()]);
     };
     if !bridge.is_kind("bridge") {
         let text = format!("interface {name:?} is no longer a bridge");
-        return Ok(vec![Found::by_hand(text, "remove or rename that interface").without_link()]);
+        return Ok(vec![Mismatch::by_hand(text, "remove or rename that interface").without_link()]);
     }
     let mut found = Vec::new();
     let mut differs = |text: String, restorable: bool| {
-        found.push(if restorable { Found::new(text) } else { Found::by_hand(text, OF_OTHERS) });
+        found.push(if restorable {
+            Mismatch::new(text)
+        } else {
+            Mismatch::by_hand(text, OF_OTHERS)
+        });
     };
     if let (Some(mac), Some(has)) = (&wanted.mac, bridge.mac.map(|mac| mac.to_string()))
         && !has.eq_ignore_ascii_case(mac)
@@ -187,7 +192,7 @@ pub(super) fn compare_mtu(
     link: &str,
     port: &str,
     wanted: Option<u32>,
-) -> Compared {
+) -> Comparison {
     let bridge = picture.link(Place::Host, link)?;
     let port = picture.link(Place::Host, port)?;
     let Some((bridge, port)) = bridge.zip(port) else { return sound() };

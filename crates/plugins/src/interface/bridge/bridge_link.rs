@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use state::{Index, Release};
 use wanted::{Bridge, Gateways};
 
-use super::gateway::{self, OnConflict};
+use super::gateway::{self, ConflictPolicy};
 use super::{vlan_gateway, vrf};
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
@@ -314,7 +314,7 @@ pub(super) fn add_gateways(
     index: &Index,
     bridge: &Link,
     wanted: &Gateways,
-    others: OnConflict,
+    others: ConflictPolicy,
     refuse: &mut dyn FnMut(&mut RouteSocket) -> Result<(), Failure>,
 ) -> Result<Option<(String, Option<MacAddr>)>, Failure> {
     let gateways = &wanted.addresses;

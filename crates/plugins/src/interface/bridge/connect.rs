@@ -14,10 +14,10 @@ use wanted::Gateways;
 
 use super::bridge_link::HeldBridge;
 use super::config::{Config, gateway_name};
-use super::gateway::{self, OnConflict};
+use super::gateway::{self, ConflictPolicy};
 use super::{Bridge, bridge_link, filter, port, vrf};
-use crate::engine::{self, Attaching};
-use crate::shared::claim::{self, Place, Routed, Segment};
+use crate::engine::{self, Addition};
+use crate::shared::claim::{self, ContainerRouting, Place, Segment};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
@@ -36,7 +36,7 @@ const CONTAINER_POSITION: usize = 2;
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     pub(super) bridge: String,
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
@@ -113,7 +113,7 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
 
 /// Sets up bridge, pair, addresses, and what needs them, in that order: an IPAM plugin may
 /// communicate over the link.
-pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult, Failure> {
+pub(super) fn attach(attaching: &mut Addition<'_, Bridge>) -> Result<AddResult, Failure> {
     let (call, index, config) = (attaching.call, attaching.index, attaching.config);
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
@@ -146,7 +146,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     let (network, vrf) = (key.network.as_str(), reach.vrf(host)?);
     let mut filter = filter::plan(network, config, &ips, guard, vrf.as_deref());
     filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Bridged));
-    let recorded = Recorded {
+    let recorded = RecordData {
         claims: claim::objects(&places, &ips),
         bridge: config.bridge.to_string(),
         filter,
@@ -163,7 +163,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
     // at least one: each looks for claims of its gateway after it has made its own.
     claim::take(call, index, &places, &recorded.ips)?;
     let gateways = Gateways { addresses: plan.gateways.clone(), ..config.wanted_gateways()? };
-    let others = OnConflict::of(config);
+    let others = ConflictPolicy::of(config);
     let mut new = |host: &mut RouteSocket| {
         claim::refuse_gateways(call, host, index, &reach.routed, &places, &plan.ips)
     };
@@ -196,17 +196,17 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult,
 /// Guards a port that comes up before it has an address: the container's processes may send as soon
 /// as it is up.
 fn guard_port(
-    attaching: &Attaching<'_, Bridge>,
+    attaching: &Addition<'_, Bridge>,
     netns: &Netns,
     guard: &firewall::Plan,
     host_ifname: &str,
 ) -> Result<(), Failure> {
     let (index, config) = (attaching.index, attaching.config);
-    let recorded = Recorded {
+    let recorded = RecordData {
         bridge: config.bridge.to_string(),
         host_ifname: host_ifname.to_owned(),
         filter: guard.clone(),
-        ..Recorded::default()
+        ..RecordData::default()
     };
     if recorded.filter.is_empty() {
         return Ok(());
@@ -223,7 +223,7 @@ pub(super) struct Reach {
     /// The link by which the host is in that VLAN, if it is.
     own: Option<Link>,
     /// With a gateway: the table by which the host routes to it.
-    routed: Routed,
+    routed: ContainerRouting,
     gateway: bool,
 }
 
@@ -235,14 +235,14 @@ pub(super) fn routed(
     host: &mut RouteSocket,
     config: &Config,
     bridge: Option<&Link>,
-) -> Result<Routed, Failure> {
+) -> Result<ContainerRouting, Failure> {
     // STATUS reports one that is missing.
     let vrf = vrf::find(host, config.vrf.as_ref().map(IfName::as_str)).ok().flatten();
     match bridge {
         Some(bridge) => Ok(Reach::of(host, config, bridge, vrf.as_ref())?.routed),
         None => {
             let vrf = vrf.and_then(|vrf| Some((vrf.index, vrf.vrf_table?)));
-            Ok(Routed { vrf, ..Routed::default() })
+            Ok(ContainerRouting { vrf, ..ContainerRouting::default() })
         }
     }
 }
@@ -262,14 +262,14 @@ impl Reach {
             Some(_) => claim::vlan_link(host, &segment)?,
         };
         let mut routed = match (config.gateway, config.vlans.access) {
-            (false, _) => Routed::default(),
+            (false, _) => ContainerRouting::default(),
             // The gateway of VLAN 1 is on a link of its own too, unless VLAN 1 is not configured.
             (true, Some(1)) => {
                 let name = gateway_name(&config.bridge, 1)?;
                 let link = host.link_by_name(name.as_str())?;
-                Routed::by(host, link.as_ref())?
+                ContainerRouting::by(host, link.as_ref())?
             }
-            (true, _) => Routed::by(host, own.as_ref())?,
+            (true, _) => ContainerRouting::by(host, own.as_ref())?,
         };
         // The link of a VLAN may not exist yet.
         if config.gateway && routed.links.is_empty() {

@@ -10,7 +10,7 @@ use wanted::{Gateways, Place};
 
 use super::bridge_link;
 use super::config::Config;
-use crate::engine::{Compared, Picture, differs, sound};
+use crate::engine::{Comparison, Picture, differs, sound};
 use crate::ipam::host_local;
 use crate::shared::container;
 use crate::shared::failure::Failure;
@@ -29,7 +29,7 @@ pub(super) fn add(
     host: &mut RouteSocket,
     link: &Link,
     gateways: &[IpNet],
-    others: OnConflict,
+    others: ConflictPolicy,
     made: &mut Vec<IpNet>,
 ) -> Result<(), Failure> {
     if gateways.is_empty() {
@@ -91,7 +91,7 @@ struct Plan {
 
 /// What becomes of addresses that conflict with a gateway's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OnConflict {
+pub(super) enum ConflictPolicy {
     /// They stay, and ours is not added.
     Refuse,
     /// They are removed.
@@ -100,10 +100,10 @@ pub(super) enum OnConflict {
     Keep,
 }
 
-impl OnConflict {
+impl ConflictPolicy {
     /// Reads it from the configuration.
     pub(super) fn of(config: &Config) -> Self {
-        if config.force_address { OnConflict::Replace } else { OnConflict::Refuse }
+        if config.force_address { ConflictPolicy::Replace } else { ConflictPolicy::Refuse }
     }
 }
 
@@ -113,7 +113,7 @@ fn plan(
     bridge: &str,
     present: &[IpNet],
     wanted: &[IpNet],
-    others: OnConflict,
+    others: ConflictPolicy,
 ) -> Result<Plan, Failure> {
     let mut plan = Plan::default();
     for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
@@ -128,8 +128,8 @@ fn plan(
                     _ => false,
                 }
             });
-        for conflict in conflicts.filter(|_| others != OnConflict::Keep) {
-            if others == OnConflict::Refuse {
+        for conflict in conflicts.filter(|_| others != ConflictPolicy::Keep) {
+            if others == ConflictPolicy::Refuse {
                 return Err(Failure::new(
                     codes::CONFLICT,
                     format!("{bridge:?} already has an IP address different from {gateway}"),
@@ -156,14 +156,14 @@ pub(crate) fn refuse_others(
     present: &[IpNet],
     gateways: &[IpNet],
 ) -> Result<(), Failure> {
-    plan(link, present, gateways, OnConflict::Refuse).map(drop)
+    plan(link, present, gateways, ConflictPolicy::Refuse).map(drop)
 }
 
 /// Compares the addresses of the gateways. If the bridge is gone, another item says so.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared {
+pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Comparison {
     let name = &wanted.link;
     let bridge = picture.link(Place::Host, &wanted.bridge)?;
     if bridge.is_none_or(|link| !link.is_kind("bridge")) {
@@ -198,7 +198,7 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<()
     let Some(bridge) = host.link_by_name(&wanted.bridge)? else { return Ok(()) };
     // An address that is in the way by now is a foreign one. On a link of ours it can stay in
     // addition to ours.
-    let others = if wanted.ours { OnConflict::Keep } else { OnConflict::Refuse };
+    let others = if wanted.ours { ConflictPolicy::Keep } else { ConflictPolicy::Refuse };
     bridge_link::add_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))
         .map(drop)
 }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn plan(present: &[&str], wanted: &[&str], force: bool) -> Result<Plan, String> {
-        let others = if force { OnConflict::Replace } else { OnConflict::Refuse };
+        let others = if force { ConflictPolicy::Replace } else { ConflictPolicy::Refuse };
         super::plan("br0", &nets(present), &nets(wanted), others)
             .map_err(|error| error.message().to_owned())
     }

@@ -3,7 +3,7 @@
 use kernel::route::{BridgeVlan, BridgeVlanSide, Change, Link, LinkSet, OperState, RouteSocket};
 use wanted::{Place, Port, PortVlans};
 
-use crate::engine::{Compared, Found, Picture, differs, sound};
+use crate::engine::{Comparison, Mismatch, Picture, differs, sound};
 use crate::shared::failure::Failure;
 
 /// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
@@ -51,7 +51,7 @@ fn plan_vlans(ifindex: u32, bridge: &Link, vlans: Option<&PortVlans>) -> Vec<Cha
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Compared {
+pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Comparison {
     let Some((port, bridge)) = links(picture, wanted)? else { return sound() };
     let name = &port.name;
     if port.master != Some(bridge.index) {
@@ -76,7 +76,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Compared {
         wanted.vlans.as_ref(),
         &port,
     )?);
-    Ok(found.into_iter().map(Found::new).collect())
+    Ok(found.into_iter().map(Mismatch::new).collect())
 }
 
 /// Returns port and bridge, if both exist.

@@ -4,12 +4,12 @@ use cni::AttachmentKey;
 use cni_plugin::Call;
 use state::Index;
 
-use super::connect::Recorded;
+use super::connect::RecordData;
 use super::{Bridge, bridge_link};
 use crate::engine::{Kind as _, Removal};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::Leaving;
+use crate::shared::shared_object::ReleaseReason;
 use crate::shared::{attachment, forwarding, pair};
 
 /// Removes everything that ADD created: the link, filter elements, and holds on shared objects.
@@ -35,7 +35,7 @@ pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) 
             }
         }
     }
-    forwarding::release(index, key, Leaving::of(call), failures);
+    forwarding::release(index, key, ReleaseReason::of(call), failures);
 }
 
 /// Removes the gateways' addresses that the attachment's lease has brought, unless another attachment
@@ -47,9 +47,9 @@ fn drop_leased(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), F
         return Ok(());
     }
     let records = all.found.into_iter().filter(|record| record.attachment != *key);
-    let others: Vec<Recorded> = records
+    let others: Vec<RecordData> = records
         .filter(|record| record.plugin == Bridge::NAME)
-        .filter_map(|record| attachment::recorded_in::<Recorded>(&record))
+        .filter_map(|record| attachment::recorded_in::<RecordData>(&record))
         .filter(|recorded| recorded.bridge == bridge)
         .collect();
     bridge_link::drop_leased(index, bridge, &|gateway| {
@@ -71,10 +71,10 @@ fn held_bridge(index: &Index, key: &AttachmentKey) -> Option<String> {
 fn configured_bridge(call: &Call<'_>, index: &Index) -> Result<Option<String>, Failure> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]
-    struct Only {
+    struct OnlyBridge {
         bridge: String,
     }
-    let Ok(Only { bridge }) = call.read_config() else { return Ok(None) };
+    let Ok(OnlyBridge { bridge }) = call.read_config() else { return Ok(None) };
     let bridge = match bridge.as_str() {
         "" => super::config::DEFAULT_BRIDGE.to_owned(),
         _ => bridge,

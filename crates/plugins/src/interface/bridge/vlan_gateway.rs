@@ -10,9 +10,9 @@ use state::Index;
 use wanted::{Gateways, Place};
 
 use super::bridge_link::{self, BridgeNote};
-use super::gateway::{self, OnConflict};
+use super::gateway::{self, ConflictPolicy};
 use super::vrf;
-use crate::engine::{Compared, Found, Picture, sound};
+use crate::engine::{Comparison, Mismatch, Picture, sound};
 use crate::shared::failure::Failure;
 use crate::shared::{advertisements, host_side, owner};
 
@@ -28,7 +28,7 @@ pub(super) fn ensure(
     bridge: &Link,
     vlan: u16,
     wanted: &Gateways,
-    others: OnConflict,
+    others: ConflictPolicy,
     note: &mut BridgeNote,
 ) -> Result<(String, Option<MacAddr>), Failure> {
     let name = wanted.link.as_str();
@@ -185,7 +185,12 @@ pub(super) fn made(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, F
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan: u16) -> Compared {
+pub(super) fn compare(
+    picture: &mut Picture<'_>,
+    link: &str,
+    bridge: &str,
+    vlan: u16,
+) -> Comparison {
     let link = picture.link(Place::Host, link)?;
     let bridge = picture.link(Place::Host, bridge)?;
     let bridge = bridge.filter(|bridge| bridge.is_kind("bridge"));
@@ -193,7 +198,10 @@ pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan:
     let host = &mut picture.namespaces.get()?.host;
     let Some(port) = port(host, &link)? else {
         let text = format!("link {:?} with the gateway has no other end", link.name);
-        return Ok(vec![Found::by_hand(text, "remove that link: the next ADD creates it again")]);
+        return Ok(vec![Mismatch::by_hand(
+            text,
+            "remove that link: the next ADD creates it again",
+        )]);
     };
     let mut found = Vec::new();
     for end in [&link, &port].into_iter().filter(|end| !end.up()) {
@@ -214,7 +222,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan:
             port.name, bridge.name
         ));
     }
-    Ok(found.into_iter().map(Found::new).collect())
+    Ok(found.into_iter().map(Mismatch::new).collect())
 }
 
 /// Connects the link to its VLAN again.

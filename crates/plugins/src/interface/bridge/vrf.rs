@@ -10,7 +10,7 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket, TABLE_MAIN};
 use wanted::{Place, Vrf};
 
 use super::{bridge_link, vlan_gateway};
-use crate::engine::{Compared, Found, Picture, differs, sound};
+use crate::engine::{Comparison, Mismatch, Picture, differs, sound};
 use crate::shared::failure::Failure;
 
 /// What to do about a VRF that is missing or is something else.
@@ -128,13 +128,13 @@ pub(super) fn fits_host(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer, 105 when the bridge's note cannot be read.
-pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Vrf) -> Compared {
+pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Vrf) -> Comparison {
     let (name, vrf) = (&wanted.link, &wanted.vrf);
     let Some(link) = picture.link(Place::Host, name)? else { return sound() };
     let found = picture.link(Place::Host, vrf)?;
     let Some(found) = found.filter(|found| found.vrf_table.is_some()) else {
         let text = format!("link {name:?} is in no VRF: VRF {vrf:?} is gone");
-        return Ok(vec![Found::by_hand(text, KEY)]);
+        return Ok(vec![Mismatch::by_hand(text, KEY)]);
     };
     if link.master == Some(found.index) {
         return sound();
@@ -142,7 +142,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Vrf) -> Compared {
     let text = format!("link {name:?} is not in VRF {vrf:?} any more");
     let is_ours = vlan_gateway::is_ours(&link)
         || bridge_link::read_note(picture.index, name)?.is_of(Some(&link));
-    if is_ours { differs(text) } else { Ok(vec![Found::by_hand(text, OF_OTHERS)]) }
+    if is_ours { differs(text) } else { Ok(vec![Mismatch::by_hand(text, OF_OTHERS)]) }
 }
 
 /// Moves a link of ours back into its VRF. What the kernel takes from it meanwhile differs then, and

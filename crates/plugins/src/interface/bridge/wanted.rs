@@ -3,19 +3,19 @@
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::MacAddr;
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::config::{Config, gateway_name};
-use super::connect::{Reach, Recorded};
+use super::connect::{Reach, RecordData};
 use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gateway, vrf};
-use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
+use crate::engine::{Attachment, Comparison, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
 use crate::shared::failure::Failure;
 use crate::shared::{advertisements, claim, container, forwarding, pair, rules};
 
 /// What decides what is wanted, besides configuration, result and record.
 #[derive(Default)]
-pub(crate) struct Observed {
+pub(crate) struct Observation {
     /// An attachment created the bridge, and no other bridge has its name by now.
     ours: bool,
     /// The same of the link that carries the gateways.
@@ -33,12 +33,12 @@ pub(crate) struct Observed {
 }
 
 impl Wants for Bridge {
-    type Observed = Observed;
+    type Observation = Observation;
 
     fn observe(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Observed, Failure> {
+    ) -> Result<Observation, Failure> {
         let config = attached.config;
         let named = picture.link(Place::Host, config.bridge.as_str())?;
         let note = bridge_link::read_note(picture.index, config.bridge.as_str())?;
@@ -69,19 +69,19 @@ impl Wants for Bridge {
         let vrf = reach.as_ref().map(|reach| reach.vrf(host)).transpose()?.flatten();
         let marked = pair::is_marked(picture, &host_end(attached), attached.key)?;
         let mtu = note.mtu;
-        Ok(Observed { ours, gateway_link_is_ours, mtu, reach, vrf, hears_routers, marked })
+        Ok(Observation { ours, gateway_link_is_ours, mtu, reach, vrf, hears_routers, marked })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
     /// must check what the container sends from the first frame. The port comes before the
     /// container's side: the kernel adds no IPv6 routes to an interface without a carrier.
-    fn wanted(attached: &Attached<'_, Self>, observed: &Observed) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, observed: &Observation) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
         let bridge = bridge(attached, observed);
         let vrf = bridge.vrf.clone();
-        wanted.push(Item::host(State::Bridge(bridge), Because::Created));
+        wanted.push(Item::host(State::Bridge(bridge), Reason::Created));
         wanted.extend(vrf.map(|vrf| vrf_item(config.bridge.as_str(), vrf)));
         let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
@@ -102,7 +102,7 @@ impl Wants for Bridge {
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         match &item.state {
             State::Bridge(bridge) => bridge_item::compare(picture, bridge),
             State::Port(wanted) => port::compare(picture, wanted),
@@ -139,8 +139,8 @@ impl Wants for Bridge {
     }
 
     fn others(
-        attached: &Attached<'_, Self>,
-        observed: &Observed,
+        attached: &Attachment<'_, Self>,
+        observed: &Observation,
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
         let config = attached.config;
@@ -172,7 +172,7 @@ impl Wants for Bridge {
 }
 
 /// Returns what ADD reported of a link of the host.
-fn reported<'a>(attached: &Attached<'a, Bridge>, name: &str) -> Option<&'a cni::Interface> {
+fn reported<'a>(attached: &Attachment<'a, Bridge>, name: &str) -> Option<&'a cni::Interface> {
     let mut links = attached.result.interfaces.iter();
     links.find(|link| link.name == name && link.sandbox.is_empty())
 }
@@ -183,7 +183,7 @@ fn mac_of(link: Option<&cni::Interface>) -> Option<String> {
 
 /// Describes the bridge. The reference's plugin has bridges learn from link-local frames, so that is
 /// not a difference where it attached the container.
-fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridge {
+fn bridge(attached: &Attachment<'_, Bridge>, observed: &Observation) -> wanted::Bridge {
     let config = attached.config;
     // The address of another program's bridge follows its ports, unless ADD has fixed it.
     let is_fixed = observed.ours || config.gateway;
@@ -197,7 +197,7 @@ fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridg
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
 /// result that is neither the bridge nor the link of its VLAN.
-fn host_end(attached: &Attached<'_, Bridge>) -> String {
+fn host_end(attached: &Attachment<'_, Bridge>) -> String {
     let config = attached.config;
     let vlan = config.vlans.access.and_then(|vlan| gateway_name(&config.bridge, vlan).ok());
     let is_shared = |name: &str| {
@@ -215,8 +215,8 @@ fn host_end(attached: &Attached<'_, Bridge>) -> String {
 /// The masquerade and the spoof checks. The reference's plugin has rules of its own for these, so ours
 /// are no difference where it attached the container: it neither recorded it nor marked the pair.
 fn filter_item(
-    attached: &Attached<'_, Bridge>,
-    observed: &Observed,
+    attached: &Attachment<'_, Bridge>,
+    observed: &Observation,
     host: &str,
     ips: &[IpConfig],
 ) -> Option<Item> {
@@ -237,21 +237,21 @@ fn filter_item(
         None => return None,
     };
     let because = match config.masquerade {
-        Some(_) => Because::Key("ipMasq".to_owned()),
-        None if observed.hears_routers && !config.check_spoofing => Because::Safety,
-        None => Because::Key("macspoofchk".to_owned()),
+        Some(_) => Reason::Key("ipMasq".to_owned()),
+        None if observed.hears_routers && !config.check_spoofing => Reason::Safety,
+        None => Reason::Key("macspoofchk".to_owned()),
     };
     rules::wanted(config.masquerade, plan, addresses, because)
 }
 
 fn vrf_item(link: &str, vrf: String) -> Item {
     let state = State::Vrf(wanted::Vrf { link: link.to_owned(), vrf, table: None });
-    Item::host(state, Because::Key("vrf".to_owned()))
+    Item::host(state, Reason::Key("vrf".to_owned()))
 }
 
 /// Returns the claims where the container is reachable now: a bridge that was created again is
 /// another link, and so may be the one that has its name by now.
-fn claims(recorded: Option<&Recorded>, observed: &Observed) -> Vec<String> {
+fn claims(recorded: Option<&RecordData>, observed: &Observation) -> Vec<String> {
     match (recorded, &observed.reach) {
         (Some(recorded), Some(reach)) => claim::objects(&reach.places(), &recorded.ips),
         (Some(recorded), None) => recorded.claims.clone(),
@@ -261,30 +261,30 @@ fn claims(recorded: Option<&Recorded>, observed: &Observed) -> Vec<String> {
 
 fn port_items(
     wanted: &mut Wanted,
-    attached: &Attached<'_, Bridge>,
-    observed: &Observed,
+    attached: &Attachment<'_, Bridge>,
+    observed: &Observation,
     host: &str,
 ) {
     let config = attached.config;
     let link = || host.to_owned();
     // The reference's plugin does not prevent this, so it is not a difference there.
     if attached.recorded.is_some() {
-        wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
+        wanted.push(Item::host(State::NoAdvertisements { link: link() }, Reason::Safety));
     }
-    wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
-    wanted.push(Item::host(State::Up { link: link() }, Because::Created));
+    wanted.push(Item::host(State::Port(config.wanted_port(host)), Reason::Created));
+    wanted.push(Item::host(State::Up { link: link() }, Reason::Created));
     if observed.ours {
         let mtu =
             State::BridgeMtu { link: config.bridge.to_string(), port: link(), mtu: observed.mtu };
-        wanted.push(Item::host(mtu, Because::Created));
+        wanted.push(Item::host(mtu, Reason::Created));
     }
 }
 
 /// The gateways' addresses, and what the host needs to reach the containers.
 fn gateway_items(
     wanted: &mut Wanted,
-    attached: &Attached<'_, Bridge>,
-    observed: &Observed,
+    attached: &Attachment<'_, Bridge>,
+    observed: &Observation,
     ips: &[IpConfig],
 ) {
     let with: Vec<(&IpConfig, IpNet)> = ips
@@ -305,37 +305,37 @@ fn gateway_items(
     all.mac = all.vlan.and_then(|_| mac_of(reported(attached, &all.link)));
     let link = all.link.clone();
     if !all.ours {
-        wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+        wanted.push(Item::host(State::Gateways(all), Reason::Outbound));
         return;
     }
     if let Some(vlan) = all.vlan {
         let state = State::VlanLink { link: link.clone(), bridge: all.bridge.clone(), vlan };
-        wanted.push(Item::host(state, Because::Key("vlan".to_owned())));
+        wanted.push(Item::host(state, Reason::Key("vlan".to_owned())));
     }
     wanted.extend(all.vrf.clone().map(|vrf| vrf_item(&link, vrf)));
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Because::Inbound));
+        wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Reason::Inbound));
     }
-    wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+    wanted.push(Item::host(State::Gateways(all), Reason::Outbound));
     wanted.extend(with.into_iter().map(|(ip, gateway)| {
         let (link, to) = (link.clone(), ip.address.addr());
-        Item::host(State::SubnetRoute { link, gateway, to }, Because::Inbound)
+        Item::host(State::SubnetRoute { link, gateway, to }, Reason::Inbound)
     }));
 }
 
-fn neighbour_items(wanted: &mut Wanted, attached: &Attached<'_, Bridge>, ips: &[IpConfig]) {
+fn neighbour_items(wanted: &mut Wanted, attached: &Attachment<'_, Bridge>, ips: &[IpConfig]) {
     let config = attached.config;
     let bridge = config.bridge.as_str();
     if let Some(mac) = mac_of(attached.result.container_interface(attached.ifname)) {
         wanted.extend(ips.iter().map(|ip| {
             let (link, address, mac) = (bridge.to_owned(), ip.address.addr(), mac.clone());
-            Item::host(State::NoNeighbour { link, address, mac }, Because::Inbound)
+            Item::host(State::NoNeighbour { link, address, mac }, Reason::Inbound)
         }));
     }
     if let (Some(mac), true) = (mac_of(reported(attached, bridge)), config.gateway) {
         wanted.extend(ips.iter().filter_map(|ip| ip.gateway).map(|address| {
             let (link, mac) = (attached.ifname.to_owned(), mac.clone());
-            Item::container(State::NoNeighbour { link, address, mac }, Because::Outbound)
+            Item::container(State::NoNeighbour { link, address, mac }, Reason::Outbound)
         }));
     }
 }
@@ -357,19 +357,19 @@ mod tests {
         sample::result(interfaces, &[("10.1.0.2/24", "10.1.0.1")], &["0.0.0.0/0"])
     }
 
-    fn recorded(filter: firewall::Plan) -> Recorded {
-        Recorded {
+    fn recorded(filter: firewall::Plan) -> RecordData {
+        RecordData {
             host_ifname: "veth1".to_owned(),
             filter,
             claims: vec!["claim".to_owned()],
-            ..Recorded::default()
+            ..RecordData::default()
         }
     }
 
-    fn wanted(config: &Config, result: &cni::AddResult, recorded: &Recorded) -> Wanted {
-        let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
+    fn wanted(config: &Config, result: &cni::AddResult, recorded: &RecordData) -> Wanted {
+        let seen = Observation { ours: true, gateway_link_is_ours: true, ..Observation::default() };
         let (key, recorded) = (&sample::key(), Some(recorded));
-        let attached = Attached::<Bridge> { key, ifname: "eth0", result, config, recorded };
+        let attached = Attachment::<Bridge> { key, ifname: "eth0", result, config, recorded };
         Bridge::wanted(&attached, &seen)
     }
 

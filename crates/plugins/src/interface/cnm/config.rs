@@ -98,7 +98,7 @@ pub(super) struct Subnet {
 /// What a network is created from. Attachments of one network must agree on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Wanted {
+pub(super) struct WantedNetwork {
     /// The network driver.
     pub(super) driver: String,
     /// What Docker's users pass with `-o`.
@@ -118,7 +118,7 @@ pub(super) struct Wanted {
 /// A network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    pub(super) network: Wanted,
+    pub(super) network: WantedNetwork,
     /// What Docker's users pass with `--driver-opt`.
     pub(super) endpoint_options: BTreeMap<String, String>,
     /// Whether there are default routes by the driver's gateways.
@@ -187,7 +187,7 @@ impl Config {
             raw.runtime_config.ips.iter().map(|text| requested(text)).collect::<Result<_, _>>()?;
         let mappings = raw.runtime_config.port_mappings.as_deref().unwrap_or_default();
         let ports = mappings.iter().map(binding).collect::<Result<_, _>>()?;
-        let network = Wanted {
+        let network = WantedNetwork {
             driver: raw.driver.clone(),
             options: raw.options.clone(),
             internal: raw.internal,

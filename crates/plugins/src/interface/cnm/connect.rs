@@ -18,13 +18,13 @@ use state::{Durability, Index};
 
 use super::config::Config;
 use super::driver::{Driver, Timeouts};
-use super::journal::{Endpoint, Found, Journal, Lease, Lent, Network, endpoint_id};
+use super::journal::{Endpoint, Journal, Lease, LentLink, Network, ReadOutcome, endpoint_id};
 use super::link;
 use super::network::{self, Drivers, answered_subnet, content};
 use super::plan::{parse_mac, plan};
 use super::pools::{outside, pools_of_family};
 use super::{Cnm, NAME, remove};
-use crate::engine::Attaching;
+use crate::engine::Addition;
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
@@ -37,7 +37,7 @@ use crate::shared::{attachment, pair};
 pub(super) const OPTIONS: Options = Options { scopes_in_ipv6: true, ..Options::new(true) };
 
 /// Runs ADD.
-pub(super) fn attach(attaching: &mut Attaching<'_, Cnm>) -> Result<AddResult, Failure> {
+pub(super) fn attach(attaching: &mut Addition<'_, Cnm>) -> Result<AddResult, Failure> {
     let (call, config) = (attaching.call, attaching.config);
     let mut namespaces = Namespaces::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
@@ -54,7 +54,7 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Cnm>) -> Result<AddResult, Fa
 /// Removes what a killed ADD left; refuses if the container is attached elsewhere.
 fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Failure> {
     let key = call.attachment();
-    if journal.endpoint(key)? == Found::Nothing {
+    if journal.endpoint(key)? == ReadOutcome::Nothing {
         return Ok(());
     }
     let netns = remove::recorded_netns(call, key)?;
@@ -77,7 +77,7 @@ fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Res
 /// Sets up network, addresses, endpoint, link and ports, in that order. Each step is recorded
 /// before it is done.
 fn make(
-    attaching: &mut Attaching<'_, Cnm>,
+    attaching: &mut Addition<'_, Cnm>,
     drivers: &Drivers<'_>,
     timeouts: &Timeouts,
     journal: &Journal,
@@ -104,7 +104,7 @@ fn make(
             let mac = config.mac.or_else(|| network.needs_mac.then(MacAddr::random));
             lease(journal, config, &network, ipam, &mut endpoint, mac)?
         }
-        None => wish(config, given.as_ref()),
+        None => requested_interface(config, given.as_ref()),
     };
     // Leases outlive a power failure; everything else does not.
     let durability = if drivers.ipam.is_some() { Durability::Synced } else { Durability::Volatile };
@@ -123,7 +123,7 @@ fn make(
     endpoint.external = plan.leads_out || !config.ports.is_empty();
     journal.put_endpoint(&endpoint, Durability::Volatile)?;
     let link = link::take(call, namespaces, &offered, mac)?;
-    endpoint.link = Some(Lent { inside: Some(Identity::of(&link)), ..offered.lent.clone() });
+    endpoint.link = Some(LentLink { inside: Some(Identity::of(&link)), ..offered.lent.clone() });
     journal.put_endpoint(&endpoint, Durability::Volatile)?;
     configure(call, namespaces, &link, &plan.result)?;
     if endpoint.external {
@@ -141,7 +141,7 @@ fn make(
 
 /// Returns the interface without an IPAM driver: what a CNI plugin assigned, or what the runtime
 /// asks for.
-fn wish(config: &Config, given: Option<&AddResult>) -> EndpointInterface {
+fn requested_interface(config: &Config, given: Option<&AddResult>) -> EndpointInterface {
     let addresses: Vec<IpNet> = match given {
         Some(given) => given.ips.iter().map(|ip| ip.address).collect(),
         None => config.ips.clone(),

@@ -117,7 +117,7 @@ fn read_address(path: &Path) -> Result<Address, String> {
 /// A recorded driver: DEL must find it even if the configuration is gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Known {
+pub(super) struct DriverRecord {
     /// As configured.
     pub(super) name: String,
     /// Where it listened.
@@ -263,7 +263,7 @@ impl Timeouts {
 /// A driver that can be called.
 #[derive(Debug)]
 pub(super) struct Driver<'p> {
-    known: Known,
+    known: DriverRecord,
     address: Address,
     timeouts: &'p Timeouts,
 }
@@ -277,7 +277,7 @@ impl<'p> Driver<'p> {
         let missing = |reason| AskError::Missing { driver: name.to_owned(), reason };
         let place = Place::parse(name).map_err(missing)?;
         let address = place.find(Path::new("/")).map_err(missing)?;
-        let known = Known { name: name.to_owned(), address: address.to_string() };
+        let known = DriverRecord { name: name.to_owned(), address: address.to_string() };
         Ok(Driver { known, address, timeouts })
     }
 
@@ -285,7 +285,7 @@ impl<'p> Driver<'p> {
     ///
     /// # Errors
     /// [`AskError::Missing`] when neither can be read.
-    pub(super) fn again(known: &Known, timeouts: &'p Timeouts) -> Result<Self, AskError> {
+    pub(super) fn again(known: &DriverRecord, timeouts: &'p Timeouts) -> Result<Self, AskError> {
         Driver::find(&known.name, timeouts).or_else(|missing| match known.address.parse() {
             Ok(address) => Ok(Driver { known: known.clone(), address, timeouts }),
             Err(_) => Err(missing),
@@ -293,7 +293,7 @@ impl<'p> Driver<'p> {
     }
 
     /// Returns what must be recorded.
-    pub(super) fn known(&self) -> &Known {
+    pub(super) fn known(&self) -> &DriverRecord {
         &self.known
     }
 

@@ -24,8 +24,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, Roots, create_directory, file_name_of, read_optional};
 
-use super::config::Wanted;
-use super::driver::Known;
+use super::config::WantedNetwork;
+use super::driver::DriverRecord;
 use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
 
@@ -83,10 +83,10 @@ pub(super) struct Network {
     pub(super) id: String,
     /// The boot in which the driver got the network.
     pub(super) boot_id: String,
-    pub(super) driver: Known,
-    pub(super) ipam_driver: Option<Known>,
+    pub(super) driver: DriverRecord,
+    pub(super) ipam_driver: Option<DriverRecord>,
     /// What it was created from.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedNetwork,
     pub(super) pools: Vec<Pool>,
     /// Whether the driver has created it.
     pub(super) made: bool,
@@ -97,7 +97,12 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(network: &str, driver: Known, ipam: Option<Known>, wanted: Wanted) -> Self {
+    pub(super) fn new(
+        network: &str,
+        driver: DriverRecord,
+        ipam: Option<DriverRecord>,
+        wanted: WantedNetwork,
+    ) -> Self {
         Network {
             version: VERSION,
             id: network_id(network),
@@ -126,7 +131,7 @@ pub(super) struct Lease {
 /// The link that a driver lent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Lent {
+pub(super) struct LentLink {
     /// The driver's name for it.
     pub(super) name: String,
     /// The alias that it had.
@@ -144,12 +149,12 @@ pub(super) struct Endpoint {
     version: u32,
     pub(super) attachment: AttachmentKey,
     pub(super) boot_id: String,
-    pub(super) driver: Known,
-    pub(super) ipam_driver: Option<Known>,
+    pub(super) driver: DriverRecord,
+    pub(super) ipam_driver: Option<DriverRecord>,
     pub(super) leases: Vec<Lease>,
     /// Whether the driver was asked to create and join it.
     pub(super) made: bool,
-    pub(super) link: Option<Lent>,
+    pub(super) link: Option<LentLink>,
     /// Whether the driver was asked to publish its ports.
     pub(super) external: bool,
 }
@@ -158,8 +163,8 @@ impl Endpoint {
     pub(super) fn new(
         key: &AttachmentKey,
         boot_id: String,
-        driver: Known,
-        ipam: Option<Known>,
+        driver: DriverRecord,
+        ipam: Option<DriverRecord>,
     ) -> Self {
         Endpoint {
             version: VERSION,
@@ -177,7 +182,7 @@ impl Endpoint {
 
 /// The result of reading a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found<T> {
+pub(super) enum ReadOutcome<T> {
     /// There is no file.
     Nothing,
     /// The file is damaged; the text says how.
@@ -186,12 +191,12 @@ pub(super) enum Found<T> {
     This(T),
 }
 
-impl<T> Found<T> {
+impl<T> ReadOutcome<T> {
     /// Returns the content if it is legible; a damaged file counts as missing.
     pub(super) fn legible(self) -> Option<T> {
         match self {
-            Found::This(found) => Some(found),
-            Found::Nothing | Found::Damaged(_) => None,
+            ReadOutcome::This(found) => Some(found),
+            ReadOutcome::Nothing | ReadOutcome::Damaged(_) => None,
         }
     }
 }
@@ -214,7 +219,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105 when the kernel refuses.
-    pub(super) fn network(&self) -> Result<Found<Network>, Failure> {
+    pub(super) fn network(&self) -> Result<ReadOutcome<Network>, Failure> {
         read(&self.folder.join(NETWORK), |network: &Network| network.version)
     }
 
@@ -238,11 +243,11 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105 when the kernel refuses.
-    pub(super) fn endpoint(&self, key: &AttachmentKey) -> Result<Found<Endpoint>, Failure> {
+    pub(super) fn endpoint(&self, key: &AttachmentKey) -> Result<ReadOutcome<Endpoint>, Failure> {
         let found = read(&self.folder.join(file_of(key)), |endpoint: &Endpoint| endpoint.version)?;
         Ok(match found {
-            Found::This(endpoint) if endpoint.attachment != *key => {
-                Found::Damaged(format!("it is about {}", endpoint.attachment))
+            ReadOutcome::This(endpoint) if endpoint.attachment != *key => {
+                ReadOutcome::Damaged(format!("it is about {}", endpoint.attachment))
             }
             found => found,
         })
@@ -285,9 +290,9 @@ impl Journal {
         let own = self.folder.join(file_of(key));
         for path in self.files()?.into_iter().filter(|path| *path != own) {
             match read(&path, |endpoint: &Endpoint| endpoint.version)? {
-                Found::Nothing => {}
-                Found::This(endpoint) if !endpoint.made => {}
-                Found::This(_) | Found::Damaged(_) => return Ok(true),
+                ReadOutcome::Nothing => {}
+                ReadOutcome::This(endpoint) if !endpoint.made => {}
+                ReadOutcome::This(_) | ReadOutcome::Damaged(_) => return Ok(true),
             }
         }
         Ok(false)
@@ -370,19 +375,19 @@ fn file_of(key: &AttachmentKey) -> String {
 fn read<T: DeserializeOwned>(
     path: &std::path::Path,
     version: fn(&T) -> u32,
-) -> Result<Found<T>, Failure> {
+) -> Result<ReadOutcome<T>, Failure> {
     let bytes = match read_optional(path) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(Found::Nothing),
+        Ok(None) => return Ok(ReadOutcome::Nothing),
         Err(error @ (FileError::NotAFile { .. } | FileError::TooLarge { .. })) => {
-            return Ok(Found::Damaged(error.to_string()));
+            return Ok(ReadOutcome::Damaged(error.to_string()));
         }
         Err(error) => return Err(Failure::from(error)),
     };
     Ok(match serde_json::from_slice::<T>(&bytes) {
-        Ok(found) if version(&found) == VERSION => Found::This(found),
-        Ok(found) => Found::Damaged(format!("version {} is not known", version(&found))),
-        Err(error) => Found::Damaged(error.to_string()),
+        Ok(found) if version(&found) == VERSION => ReadOutcome::This(found),
+        Ok(found) => ReadOutcome::Damaged(format!("version {} is not known", version(&found))),
+        Err(error) => ReadOutcome::Damaged(error.to_string()),
     })
 }
 
@@ -417,13 +422,13 @@ mod tests {
         let roots = Roots::new(dir.path().join("run"), dir.path().join("lib"));
         let journal = Journal::new(&roots, "n");
         assert!(!journal.has_endpoints().unwrap());
-        let endpoint = Endpoint::new(&key("c1"), "boot".to_owned(), Known::default(), None);
+        let endpoint = Endpoint::new(&key("c1"), "boot".to_owned(), DriverRecord::default(), None);
         journal.put_endpoint(&endpoint, Durability::Volatile).unwrap();
-        assert_eq!(journal.endpoint(&key("c1")).unwrap(), Found::This(endpoint.clone()));
+        assert_eq!(journal.endpoint(&key("c1")).unwrap(), ReadOutcome::This(endpoint.clone()));
         assert_eq!(journal.endpoints().unwrap(), [endpoint]);
         let garbled = journal.folder.join(file_of(&key("c2")));
         std::fs::write(garbled, "{").unwrap();
-        assert!(matches!(journal.endpoint(&key("c2")).unwrap(), Found::Damaged(_)));
+        assert!(matches!(journal.endpoint(&key("c2")).unwrap(), ReadOutcome::Damaged(_)));
         journal.remove_endpoint(&key("c1")).unwrap();
         assert!(journal.has_endpoints().unwrap(), "a garbled one is one");
         journal.remove_endpoint(&key("c2")).unwrap();

@@ -6,7 +6,7 @@ use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
-use super::journal::Lent;
+use super::journal::LentLink;
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::owner;
@@ -19,8 +19,8 @@ pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Failure> 
 
 /// A link that a driver named, or put into the container.
 #[derive(Debug)]
-pub(super) struct Offered {
-    pub(super) lent: Lent,
+pub(super) struct OfferedLink {
+    pub(super) lent: LentLink,
     /// Its counterparts on the host: the other end of a pair, after the bridge that it is on.
     pub(super) host_side: Vec<Link>,
     ifindex: u32,
@@ -36,7 +36,7 @@ pub(super) fn find(
     namespaces: &mut Namespaces,
     src_name: &str,
     before: &[u32],
-) -> Result<Offered, Failure> {
+) -> Result<OfferedLink, Failure> {
     let wrong = |what: String| Failure::new(codes::DRIVER, format!("driver {driver:?} {what}"));
     if src_name.is_empty() {
         let links = namespaces.inside.links()?;
@@ -71,10 +71,10 @@ pub(super) fn find(
     }
 }
 
-fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> Offered {
+fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> OfferedLink {
     let alias = link.alias.clone().unwrap_or_default();
-    let lent = Lent { name: link.name.clone(), alias, placed, inside: None };
-    Offered { lent, host_side, ifindex: link.index }
+    let lent = LentLink { name: link.name.clone(), alias, placed, inside: None };
+    OfferedLink { lent, host_side, ifindex: link.index }
 }
 
 /// Returns the other end of a pair on the host, after the bridge that it is on. A driver may keep
@@ -103,7 +103,7 @@ fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<V
 pub(super) fn take(
     call: &Call<'_>,
     namespaces: &mut Namespaces,
-    offered: &Offered,
+    offered: &OfferedLink,
     mac: Option<MacAddr>,
 ) -> Result<Link, Failure> {
     let ifname = call.ifname().as_str();
@@ -159,7 +159,7 @@ fn lent_link(
     call: &Call<'_>,
     inside: &mut RouteSocket,
     key: &AttachmentKey,
-    lent: &Lent,
+    lent: &LentLink,
 ) -> Result<Option<Link>, Failure> {
     let Some(identity) = lent.inside else { return marked(inside, key) };
     let found = identity.find(inside)?;
@@ -182,7 +182,7 @@ pub(super) fn give_back(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: &Netns,
-    lent: &Lent,
+    lent: &LentLink,
 ) -> Result<(), Failure> {
     let mut inside = RouteSocket::open_in(netns)?;
     let Some(link) = lent_link(call, &mut inside, key, lent)? else { return Ok(()) };

@@ -14,9 +14,9 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use state::{Index, Lock};
 
-use super::config::{Config, Wanted};
+use super::config::{Config, WantedNetwork};
 use super::driver::{AskError, Driver, Timeouts};
-use super::journal::{Found, Journal, Network, damaged, network_id};
+use super::journal::{Journal, Network, ReadOutcome, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
 use crate::shared::failure::Failure;
 use crate::shared::shared_object::LOCK_TIMEOUT;
@@ -37,7 +37,7 @@ pub(super) struct Drivers<'p> {
 
 impl<'p> Drivers<'p> {
     /// Finds the drivers that a configuration names, and makes sure that they exist.
-    pub(super) fn of(wanted: &Wanted, timeouts: &'p Timeouts) -> Result<Self, AskError> {
+    pub(super) fn of(wanted: &WantedNetwork, timeouts: &'p Timeouts) -> Result<Self, AskError> {
         let network = Driver::find(&wanted.driver, timeouts)?;
         network.activate("NetworkDriver")?;
         let ipam = wanted.ipam_driver.as_deref();
@@ -60,10 +60,10 @@ pub(super) fn ensure(
     given: Option<&AddResult>,
 ) -> Result<Network, Failure> {
     match journal.network()? {
-        Found::This(network) if network.made && network.wanted == config.network => {
+        ReadOutcome::This(network) if network.made && network.wanted == config.network => {
             return tell_again(call, journal, network, drivers);
         }
-        Found::This(network) => {
+        ReadOutcome::This(network) => {
             if network.made && journal.others_are_on(call.attachment())? {
                 return Err(Failure::new(
                     codes::CONFLICT,
@@ -75,7 +75,7 @@ pub(super) fn ensure(
         }
         found => {
             let words = match &found {
-                Found::Damaged(words) => words,
+                ReadOutcome::Damaged(words) => words,
                 _ => "it is not there",
             };
             // A new network would have the same ID, and if creating it failed, its removal would
@@ -86,7 +86,7 @@ pub(super) fn ensure(
                     "others are on it: remove its attachments first, or give the network another name",
                 ));
             }
-            if found != Found::Nothing {
+            if found != ReadOutcome::Nothing {
                 call.warn(format_args!(
                     "the record of the network is damaged, it is made anew: {words}"
                 ));
@@ -184,7 +184,7 @@ fn tell_again(
 }
 
 /// The options as Docker sends them.
-fn options(wanted: &Wanted, ipv4: bool) -> cni::json::Object {
+fn options(wanted: &WantedNetwork, ipv4: bool) -> cni::json::Object {
     let mut options = Map::new();
     options.insert(GENERIC.to_owned(), json!(wanted.options));
     options.insert(ENABLE_IPV4.to_owned(), json!(ipv4));
@@ -222,9 +222,9 @@ pub(super) fn release(
         return Ok(());
     }
     match journal.network()? {
-        Found::Nothing => Ok(()),
-        Found::This(network) => remove(call, journal, &network, timeouts),
-        Found::Damaged(words) => {
+        ReadOutcome::Nothing => Ok(()),
+        ReadOutcome::This(network) => remove(call, journal, &network, timeouts),
+        ReadOutcome::Damaged(words) => {
             call.warn(format_args!(
                 "the record of the network is damaged, its pools are not given back: {words}"
             ));

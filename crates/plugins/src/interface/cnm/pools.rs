@@ -16,7 +16,7 @@ use ipnet::IpNet;
 
 use crate::shared::failure::Failure;
 
-use super::config::{Subnet, Wanted};
+use super::config::{Subnet, WantedNetwork};
 use super::driver::{AskError, Driver};
 use super::journal::{Journal, Network, Pool};
 use super::network::{answered_subnet, content};
@@ -82,7 +82,7 @@ pub(super) fn replay(
 
 /// Returns the pools of a network whose addresses do not come from an IPAM driver.
 pub(super) fn pools_of_others(
-    wanted: &Wanted,
+    wanted: &WantedNetwork,
     given: Option<&AddResult>,
 ) -> Result<Vec<Pool>, Failure> {
     let Some(given) = given else {
@@ -192,7 +192,7 @@ pub(super) fn take_pools(
     journal.put_network(network)
 }
 
-fn question(pool: &Pool, wanted: &Wanted, subnet: &Subnet) -> RequestPool {
+fn question(pool: &Pool, wanted: &WantedNetwork, subnet: &Subnet) -> RequestPool {
     RequestPool {
         address_space: pool.address_space.clone(),
         pool: subnet.subnet.map(|subnet| subnet.to_string()).unwrap_or_default(),

@@ -14,7 +14,7 @@ use state::Index;
 
 use super::config::{Config, timeout_of};
 use super::driver::{AskError, Driver, Timeouts};
-use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
+use super::journal::{Endpoint, Journal, ReadOutcome, endpoint_id, network_id};
 use super::{NAME, link, network, pools};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
@@ -32,7 +32,7 @@ pub(super) fn collect(call: &Call<'_>, timeouts: &Timeouts) -> Result<(), Failur
 
 /// Removes the network if it has no attachment.
 fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Failure> {
-    if journal.has_endpoints()? || journal.network()? == Found::Nothing {
+    if journal.has_endpoints()? || journal.network()? == ReadOutcome::Nothing {
         // An ADD may have been killed at its start.
         return journal.tidy();
     }
@@ -60,14 +60,14 @@ pub(super) fn all(
     let journal = Journal::new(call.roots(), key.network.as_str());
     let mut failures = Failures::new();
     let found = journal.endpoint(key)?;
-    let known = found != Found::Nothing;
+    let known = found != ReadOutcome::Nothing;
     match found {
-        Found::This(endpoint) => undo(call, &endpoint, netns, timeouts, &mut failures),
-        Found::Damaged(words) => {
+        ReadOutcome::This(endpoint) => undo(call, &endpoint, netns, timeouts, &mut failures),
+        ReadOutcome::Damaged(words) => {
             call.warn(format_args!("what was written down about {key} is damaged: {words}"));
             undo_unknown(call, &journal, key, netns, timeouts, &mut failures);
         }
-        Found::Nothing => undo_unknown(call, &journal, key, netns, timeouts, &mut failures),
+        ReadOutcome::Nothing => undo_unknown(call, &journal, key, netns, timeouts, &mut failures),
     }
     failures.into_result()?;
     if known {
@@ -166,7 +166,7 @@ fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(
         Err(error) if error.is_refusal() => error,
         done => return Ok(done?),
     };
-    match driver.ask::<Told>(Method::EndpointOperInfo, name) {
+    match driver.ask::<EndpointReport>(Method::EndpointOperInfo, name) {
         Ok(told) if told.says_something() => Err(refusal.into()),
         Err(error) if !error.is_refusal() => Err(error.into()),
         _ => {
@@ -179,11 +179,11 @@ fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(
 /// What a driver reports about an endpoint: values of any type, and nulls for an unknown endpoint.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub(super) struct Told {
+pub(super) struct EndpointReport {
     value: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
-impl Told {
+impl EndpointReport {
     fn says_something(&self) -> bool {
         self.value.values().any(|value| !value.is_null())
     }

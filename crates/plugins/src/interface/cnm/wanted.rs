@@ -4,35 +4,35 @@
 use cni::IpConfig;
 use cnm::method::Method;
 use cnm::network::EndpointName;
-use wanted::{Because, Item, Place, State, Wanted};
+use wanted::{Item, Place, Reason, State, Wanted};
 
 use super::Cnm;
 use super::config::Config;
 use super::connect::OPTIONS;
 use super::driver::{Driver, Timeouts};
-use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
-use super::remove::Told;
-use crate::engine::{self, Attached, Compared, Difference, Picture, Wants, sound};
+use super::journal::{Journal, ReadOutcome, damaged, endpoint_id, network_id};
+use super::remove::EndpointReport;
+use crate::engine::{self, Attachment, Comparison, Difference, Picture, Wants, sound};
 use crate::shared::failure::Failure;
 use crate::shared::{container, owner};
 
 impl Wants for Cnm {
-    type Observed = ();
+    type Observation = ();
 
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let link = || attached.ifname.to_owned();
         let mut wanted = Wanted::new();
         let is_there = State::Link { link: link(), kinds: Vec::new() };
-        wanted.push(Item::container(is_there, Because::Created));
+        wanted.push(Item::container(is_there, Reason::Created));
         let taken = State::Taken { link: link(), alias: owner::alias(attached.key) };
-        wanted.push(Item::container(taken, Because::Ownership));
+        wanted.push(Item::container(taken, Reason::Ownership));
         let (ifname, result) = (attached.ifname, attached.result);
         wanted.extend(container::wanted_side(ifname, result, &ips, OPTIONS, false));
         wanted
     }
 
-    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         let State::Taken { link: ifname, alias } = &item.state else {
             return Err(engine::unknown(item));
         };
@@ -41,12 +41,12 @@ impl Wants for Cnm {
             return sound();
         }
         let text = format!("interface {ifname:?} is not the one that ADD took");
-        Ok(vec![engine::Found::new(text).without_link()])
+        Ok(vec![engine::Mismatch::new(text).without_link()])
     }
 
     /// Compares the record and what the driver knows.
     fn others(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         (): &(),
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
@@ -54,17 +54,17 @@ impl Wants for Cnm {
         let (call, key) = (picture.call, attached.key);
         let journal = Journal::new(call.roots(), key.network.as_str());
         let endpoint = match journal.endpoint(key)? {
-            Found::This(endpoint) => endpoint,
-            Found::Nothing => {
+            ReadOutcome::This(endpoint) => endpoint,
+            ReadOutcome::Nothing => {
                 return Ok(vec![Difference::text(format!("nothing is written down about {key}"))]);
             }
-            Found::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
+            ReadOutcome::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
         };
         let timeouts = Timeouts::new(config.timeout, call.context().deadline);
         let driver = Driver::again(&endpoint.driver, &timeouts)?;
         let network_id = network_id(key.network.as_str());
         let name = EndpointName { network_id, endpoint_id: endpoint_id(key) };
-        match driver.ask::<Told>(Method::EndpointOperInfo, &name) {
+        match driver.ask::<EndpointReport>(Method::EndpointOperInfo, &name) {
             Err(error) if error.is_refusal() && !error.is_unsupported() => {
                 let text = format!("the driver does not know the endpoint: {error}");
                 Ok(vec![Difference::text(text)])

@@ -10,7 +10,7 @@ use kernel::mac::MacAddr;
 use kernel::route::{Link, RouteSocket};
 
 use super::config::{Bus, Config, Device};
-use super::home::Recorded;
+use super::home::RecordData;
 use super::{HostDevice, SYSFS, invalid, user_space};
 use crate::interface::single::SingleLink;
 use crate::shared::attachment::may_live;
@@ -22,9 +22,9 @@ const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"]
 
 /// The device as it was found.
 #[derive(Debug)]
-pub enum Observed {
+pub enum ObservedDevice {
     /// A link of the host.
-    Link(Box<Found>),
+    Link(Box<HostLink>),
     /// A device that is driven by a program.
     UserSpace {
         /// Its PCI address; empty if only `DPDKMode` indicates it.
@@ -34,7 +34,7 @@ pub enum Observed {
 
 /// A link of the host.
 #[derive(Debug)]
-pub struct Found {
+pub struct HostLink {
     /// The link, before anything was done with it.
     pub link: Link,
     /// Its PCI address, if it has one.
@@ -46,13 +46,13 @@ pub struct Found {
 }
 
 /// Finds the device; if it is missing, the error names its holder.
-pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, Failure> {
+pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<ObservedDevice, Failure> {
     if let Some(pci_id) = driven_by_program(config)? {
         let object = user_space::object_of(config);
         let holder = object.and_then(|object| user_space::holder(&config.index, &object));
         return match holder {
             Some(holder) => Err(user_space::in_use(config, &holder)),
-            None => Ok(Observed::UserSpace { pci_id }),
+            None => Ok(ObservedDevice::UserSpace { pci_id }),
         };
     }
     let link = match find(config, host) {
@@ -77,7 +77,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, 
         Device::Bus(bus) if is_pci(bus.id()) => bus.id().to_owned(),
         _ => from_path().unwrap_or_default(),
     };
-    Ok(Observed::Link(Box::new(Found { link, pci_id, path, open: false })))
+    Ok(ObservedDevice::Link(Box::new(HostLink { link, pci_id, path, open: false })))
 }
 
 /// Returns the device's PCI address if a program drives it. If a PCI address is given, its driver
@@ -225,7 +225,7 @@ fn missing(config: &Config, why: &str) -> Failure {
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) attachment: AttachmentKey,
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecordData,
     /// Whether its namespace exists.
     pub(super) alive: bool,
 }
@@ -235,7 +235,7 @@ pub(super) fn holder(config: &Config) -> Option<Holder> {
     let census = Census::new();
     let records = config.index.list().found.into_iter();
     records.filter(|record| record.plugin == HostDevice::NAME).find_map(|record| {
-        let recorded: Recorded = serde_json::from_value(record.data.clone()).ok()?;
+        let recorded: RecordData = serde_json::from_value(record.data.clone()).ok()?;
         if !recorded.is_what(config) {
             return None;
         }

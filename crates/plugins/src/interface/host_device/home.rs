@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::config::{Config, Device};
-use super::find::Observed;
+use super::find::ObservedDevice;
 use super::settings::Settings;
 use super::{HostDevice, upper, user_space};
 use crate::interface::single::SingleLink as _;
@@ -37,7 +37,7 @@ const SPARE_NAMES: u32 = 8;
 /// The device as it was on the host: recorded before it is moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Recorded {
+pub(super) struct RecordData {
     /// Its name; empty for a device that a program drives.
     pub(super) device: String,
     /// Whether a program drives it; there is no link then.
@@ -69,23 +69,23 @@ pub(super) struct Recorded {
     inside: Option<Identity>,
 }
 
-impl Recorded {
-    pub(super) fn new(config: &Config, seen: &Observed) -> Self {
+impl RecordData {
+    pub(super) fn new(config: &Config, seen: &ObservedDevice) -> Self {
         let (key, text) = config.selection();
         let selected = (key.to_owned(), text);
         let found = match seen {
-            Observed::Link(found) => found,
-            Observed::UserSpace { pci_id } => {
-                return Recorded {
+            ObservedDevice::Link(found) => found,
+            ObservedDevice::UserSpace { pci_id } => {
+                return RecordData {
                     user_space: true,
                     selected,
                     pci: pci_id.clone(),
-                    ..Recorded::default()
+                    ..RecordData::default()
                 };
             }
         };
         let link = &found.link;
-        Recorded {
+        RecordData {
             device: link.name.clone(),
             user_space: false,
             selected,
@@ -188,7 +188,7 @@ pub(super) fn bring(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(), Failure> {
     if recorded.is_some_and(|recorded| recorded.user_space) {
         return Ok(());
@@ -216,7 +216,7 @@ fn find_inside(
     key: &AttachmentKey,
     netns: &Netns,
     inside: &mut RouteSocket,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<Option<Link>, Failure> {
     let ifname = key.ifname.as_str();
     let named = inside.link_by_name(ifname)?;
@@ -252,7 +252,7 @@ fn find_inside(
 }
 
 /// Returns what records of this plugin say about devices in a container's namespace.
-fn recorded_here(call: &Call<'_>, netns: &Netns) -> Vec<Recorded> {
+fn recorded_here(call: &Call<'_>, netns: &Netns) -> Vec<RecordData> {
     let records = Index::new(call.roots()).list().found.into_iter();
     let here = records.filter(|record| {
         record.plugin == HostDevice::NAME && record.noted().is_none_or(|noted| noted.is(netns))
@@ -266,7 +266,7 @@ fn find_returned(
     call: &Call<'_>,
     key: &AttachmentKey,
     host: &mut RouteSocket,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
     gone: bool,
 ) -> Result<Option<Link>, Failure> {
     let ifname = key.ifname.as_str();
@@ -338,7 +338,7 @@ fn move_home(
     (netns, inside): (&Netns, &mut RouteSocket),
     (home, host): (&Netns, &mut RouteSocket),
     link: &Link,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(), Failure> {
     let (name, alias) = name_and_alias(call, host, link, recorded)?;
     let set = LinkSet {
@@ -400,7 +400,7 @@ fn move_home(
 
 /// Refuses a tap or tun on the host that a program has opened since ADD: it would go on reading and
 /// writing the host's packets.
-fn refuse_open(link: &Link, recorded: Option<&Recorded>) -> Result<(), Failure> {
+fn refuse_open(link: &Link, recorded: Option<&RecordData>) -> Result<(), Failure> {
     if link.tun.is_none() || recorded.is_some_and(|recorded| recorded.open) {
         return Ok(());
     }
@@ -419,7 +419,7 @@ fn refuse_open(link: &Link, recorded: Option<&Recorded>) -> Result<(), Failure> 
 /// Returns the alternative names that the container gave a device; on the host they would be in use
 /// once the device is there. Without a record of the device's own alternative names they are
 /// unknown.
-fn given_names<'l>(link: &'l Link, recorded: Option<&Recorded>) -> Vec<&'l String> {
+fn given_names<'l>(link: &'l Link, recorded: Option<&RecordData>) -> Vec<&'l String> {
     let Some(own) = recorded.and_then(|recorded| recorded.alt_names.as_ref()) else {
         return Vec::new();
     };
@@ -433,7 +433,7 @@ fn take_names(
     inside: &mut RouteSocket,
     host: &mut RouteSocket,
     link: &Link,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(), Failure> {
     let mut names = given_names(link, recorded);
     for name in &link.alt_names {
@@ -459,7 +459,7 @@ fn restore(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(), Failure> {
     let ifindex = link.index;
     let (name, alias) = if recorded.is_some_and(|recorded| recorded.device == link.name) {
@@ -496,7 +496,7 @@ fn name_and_alias(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(String, String), Failure> {
     let original =
         recorded.map(|recorded| recorded.device.as_str()).or_else(|| original_name(link));
@@ -528,7 +528,7 @@ const SETTLE_TRIES: usize = 3;
 
 /// Restores hardware address, MTU, state and other settings. Failures are only warnings: the device is
 /// already back.
-fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option<&Recorded>) {
+fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option<&RecordData>) {
     let Some(recorded) = recorded else { return };
     let ifindex = link.index;
     let mac = recorded.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));

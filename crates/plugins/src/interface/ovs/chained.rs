@@ -9,7 +9,7 @@ use cni_plugin::{Call, Info, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::{Deserialize, Serialize};
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::invalid;
 use super::database::{ATTEMPTS, Switch, busy, number};
@@ -19,7 +19,9 @@ use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::remove::unavailable;
 use super::rows::{has_id, ids};
-use crate::engine::{Attached, Attaching, Compared, Enter, Found, Kind, Picture, Removal, Wants};
+use crate::engine::{
+    Addition, Attachment, Comparison, Kind, Mismatch, NetnsEntry, Picture, Removal, Wants,
+};
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -103,7 +105,7 @@ pub(crate) struct Config {
 /// What is recorded for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     place: Place,
     /// The port's name.
     port: String,
@@ -144,7 +146,7 @@ impl Config {
 }
 
 /// The attachment's port, and the state of its mirrors.
-struct Observed {
+struct ObservedPort {
     port: Uuid,
     name: String,
     bridge: String,
@@ -158,7 +160,7 @@ fn observe(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-) -> Result<Observed, Failure> {
+) -> Result<ObservedPort, Failure> {
     let mut look = Transaction::new(DATABASE);
     let own = vec![has_id(ids::OWNER, &call.attachment().hash())];
     let mut handles = vec![look.select(Port::TABLE, own, &["_uuid", "name"])];
@@ -194,7 +196,7 @@ fn observe(
         .with_details("key \"bridge\" may be left out"));
     }
     let mirrors = mirrors::seen(&found, &mirrors, &config.mirrors, Some(&port))?;
-    Ok(Observed { port, name, bridge, mirrors })
+    Ok(ObservedPort { port, name, bridge, mirrors })
 }
 
 /// Makes the port join the mirrors; missing mirrors are created. `record` writes what DEL must
@@ -204,14 +206,14 @@ fn join(
     role: Role,
     config: &Config,
     result: &AddResult,
-    record: &mut dyn FnMut(&Recorded) -> Result<(), Failure>,
+    record: &mut dyn FnMut(&RecordData) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &config.place.remote()?)?;
     let key = call.attachment();
     for _ in 0..ATTEMPTS {
         let seen = observe(&mut switch, call, config, result)?;
         refuse_circles(config, &seen)?;
-        let recorded = Recorded {
+        let recorded = RecordData {
             place: Place::of(&config.place.remote()?),
             port: seen.name.clone(),
             mirrors: config.mirrors.iter().map(|mirror| mirror.name.clone()).collect(),
@@ -242,7 +244,7 @@ fn join(
 }
 
 /// Refuses to mirror a port to itself, which would multiply its frames.
-fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Failure> {
+fn refuse_circles(config: &Config, seen: &ObservedPort) -> Result<(), Failure> {
     for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
         let is_source = ["select_src_port", "select_dst_port"]
             .iter()
@@ -267,7 +269,7 @@ fn leave(
     call: &Call<'_>,
     key: &AttachmentKey,
     role: Role,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
     is_recorded: bool,
 ) -> Result<(), Failure> {
     let by_configuration;
@@ -289,21 +291,21 @@ fn leave(
 }
 
 /// Returns what the configuration says in place of a record; what cannot be read is ignored.
-fn configured(call: &Call<'_>, role: Role) -> Recorded {
+fn configured(call: &Call<'_>, role: Role) -> RecordData {
     let Ok(config) = Config::of(call, role) else {
         let place = defaults::document(call).ok();
         let place = place.and_then(|document| cni::json::from_slice(&document).ok());
-        return Recorded { place: place.unwrap_or_default(), ..Recorded::default() };
+        return RecordData { place: place.unwrap_or_default(), ..RecordData::default() };
     };
     let mirrors = config.mirrors.into_iter().map(|mirror| mirror.name).collect();
-    Recorded { place: config.place, mirrors, ..Recorded::default() }
+    RecordData { place: config.place, mirrors, ..RecordData::default() }
 }
 
 fn take_out(
     call: &Call<'_>,
     key: &AttachmentKey,
     role: Role,
-    recorded: &Recorded,
+    recorded: &RecordData,
 ) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &recorded.place.remote()?)?;
     for _ in 0..ATTEMPTS {
@@ -347,11 +349,11 @@ fn wanted(config: &Config) -> Wanted {
     let mirrors = config.mirrors.iter();
     let mirrors = mirrors.map(|mirror| (mirror.name.clone(), columns(mirror))).collect();
     let mut wanted = Wanted::new();
-    wanted.push(Item::host(State::OvsMirrors(mirrors), Because::Key("mirrors".to_owned())));
+    wanted.push(Item::host(State::OvsMirrors(mirrors), Reason::Key("mirrors".to_owned())));
     wanted
 }
 
-fn compare(config: &Config, call: &Call<'_>) -> Compared {
+fn compare(config: &Config, call: &Call<'_>) -> Comparison {
     let result = call.require_prev_result(NO_PREVIOUS)?;
     let mut switch = Switch::connect(call, &config.place.remote()?)?;
     let seen = observe(&mut switch, call, config, &result)?;
@@ -360,7 +362,7 @@ fn compare(config: &Config, call: &Call<'_>) -> Compared {
         for column in mirrors::columns(mirror).filter(|column| !there.has(column, &seen.port)) {
             let text =
                 format!("port {:?} is not in {column} of mirror {:?}", seen.name, mirror.name);
-            found.push(Found::new(text));
+            found.push(Mismatch::new(text));
         }
     }
     Ok(found)
@@ -389,11 +391,11 @@ macro_rules! kind {
     ($kind:ty, $role:expr, $info:expr) => {
         impl Kind for $kind {
             const INFO: Info = $info;
-            const ENTER: Enter = Enter::Never;
+            const ENTER: NetnsEntry = NetnsEntry::Never;
             type Raw = Raw;
             type Config = Config;
-            type Recorded = Recorded;
-            type Kept = ();
+            type RecordData = RecordData;
+            type Cache = ();
 
             fn config(call: &Call<'_>) -> Result<Config, Failure> {
                 Config::of(call, $role)
@@ -408,12 +410,12 @@ macro_rules! kind {
                 status(call, $role)
             }
 
-            fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+            fn attach(attaching: &mut Addition<'_, Self>) -> Result<AddResult, Failure> {
                 let (call, config) = (attaching.call, attaching.config);
                 let result = call.require_prev_result(Self::NO_PREVIOUS)?;
                 let netns = call.open_netns()?;
                 let mut is_first = attaching.earlier_record().is_none();
-                let mut record = |recorded: &Recorded| {
+                let mut record = |recorded: &RecordData| {
                     attaching.record(recorded, &netns)?;
                     if std::mem::take(&mut is_first) {
                         attaching.begin(None);
@@ -432,13 +434,13 @@ macro_rules! kind {
         }
 
         impl Wants for $kind {
-            type Observed = ();
+            type Observation = ();
 
-            fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+            fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
                 wanted(attached.config)
             }
 
-            fn compare(config: &Config, picture: &mut Picture<'_>, _: &Item) -> Compared {
+            fn compare(config: &Config, picture: &mut Picture<'_>, _: &Item) -> Comparison {
                 compare(config, picture.call)
             }
 
@@ -451,7 +453,7 @@ macro_rules! kind {
                 let (call, index) = (picture.call, picture.index);
                 let result = call.require_prev_result(Self::NO_PREVIOUS)?;
                 let netns = call.open_netns()?;
-                let mut record = |recorded: &Recorded| {
+                let mut record = |recorded: &RecordData| {
                     attachment::write_record(call, index, Self::NAME, recorded, &netns)
                 };
                 join(call, $role, config, &result, &mut record).map(|()| None)

@@ -7,17 +7,17 @@ use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Uuid, Value, WaitCondition};
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, PortKind};
 use super::database::{ATTEMPTS, Switch, busy, is_unmade};
-use super::made::{Made, report};
+use super::made::{ContainerLink, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
 use super::{Ovs, interior, joined, local_port};
-use crate::engine::{self, Attaching};
+use crate::engine::{self, Addition};
 use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
 use crate::shared::failure::Failure;
@@ -35,7 +35,7 @@ pub(super) const OPTIONS: Options = Options::new(true);
 /// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     pub(super) place: Place,
     pub(super) bridge: String,
     /// The pair's end on the host; empty for a port that the switch created.
@@ -53,7 +53,7 @@ pub(crate) struct Recorded {
 
 /// What the database contained before anything was changed.
 #[derive(Debug, Default)]
-pub(super) struct Observed {
+pub(super) struct ObservedRows {
     /// The bridge's datapath, if the bridge exists.
     datapath: Option<String>,
     /// Ports to remove: those of an earlier boot, or a leftover of this attachment.
@@ -65,7 +65,7 @@ pub(super) struct Observed {
 }
 
 /// Runs ADD.
-pub(super) fn attach(attaching: &mut Attaching<'_, Ovs>) -> Result<AddResult, Failure> {
+pub(super) fn attach(attaching: &mut Addition<'_, Ovs>) -> Result<AddResult, Failure> {
     let (call, config) = (attaching.call, attaching.config);
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     pair::refuse_existing(&mut host, &inside, call, None)?;
@@ -101,7 +101,7 @@ pub(super) fn observe(
     switch: &mut Switch,
     call: &Call<'_>,
     config: &Config,
-) -> Result<Observed, Failure> {
+) -> Result<ObservedRows, Failure> {
     let key = call.attachment();
     let boot = state::boot_id()?;
     let name = port_name(key, config);
@@ -150,7 +150,7 @@ pub(super) fn observe(
     }
     let tunnels = tunnels
         .map(|handle| found.rows(handle).iter().map(|row| row.text("name").to_owned()).collect());
-    Ok(Observed {
+    Ok(ObservedRows {
         datapath,
         unmade: found.rows(bridge).first().is_some_and(is_unmade),
         stale,
@@ -163,7 +163,7 @@ pub(super) fn observe(
 fn plan(
     config: &Config,
     owner: &Owner<'_>,
-    seen: &Observed,
+    seen: &ObservedRows,
     name: &str,
     mac: MacAddr,
 ) -> (Transaction, Handle) {
@@ -172,7 +172,7 @@ fn plan(
     let bridge = || vec![Condition::equals("name", config.bridge.as_str())];
     if seen.datapath.is_some() {
         let row = [Row::new().with("name", config.bridge.as_str())];
-        wanted.assume(Bridge::TABLE, bridge(), &["name"], Until::Equal, &row);
+        wanted.assume(Bridge::TABLE, bridge(), &["name"], WaitCondition::Equal, &row);
     }
     remove_ports(&mut wanted, &seen.stale);
     let interface = rows::write_port(&mut wanted, config, owner, name, Some(mac));
@@ -184,7 +184,7 @@ fn plan(
                 // The last port of the network may leave meanwhile, and remove them.
                 let row = [Row::new().with("name", tunnel_name.as_str())];
                 let found = vec![Condition::equals("name", tunnel_name.as_str())];
-                wanted.assume(Port::TABLE, found, &["name"], Until::Equal, &row);
+                wanted.assume(Port::TABLE, found, &["name"], WaitCondition::Equal, &row);
                 continue;
             }
             let as_name = format!("tunnel{number}");
@@ -230,7 +230,7 @@ pub(super) fn write(
     switch: &mut Switch,
     call: &Call<'_>,
     config: &Config,
-    mut seen: Observed,
+    mut seen: ObservedRows,
     name: &str,
     mac: MacAddr,
 ) -> Result<(Uuid, bool), Failure> {
@@ -261,12 +261,12 @@ pub(super) fn write(
 /// link runs when the port exists, every other before: the port's row contains the hardware address
 /// of its link.
 fn make(
-    attaching: &mut Attaching<'_, Ovs>,
-    seen: Observed,
+    attaching: &mut Addition<'_, Ovs>,
+    seen: ObservedRows,
     site: &mut Site<'_>,
 ) -> Result<AddResult, Failure> {
     let (call, index, config) = (attaching.call, attaching.index, attaching.config);
-    let mut recorded = Recorded {
+    let mut recorded = RecordData {
         place: Place::of(&config.remote),
         bridge: config.bridge.clone(),
         host_ifname: String::new(),
@@ -317,13 +317,13 @@ fn make(
     let made = match pair {
         Some(pair) => {
             prepare(site, &pair, call, mac, user_space)?;
-            Made::Pair(pair)
+            ContainerLink::Pair(pair)
         }
         None => {
             let taken = interior::take(call, site, &name, mac, config.mtu)?;
             recorded.inside = Some(taken.identity);
             attaching.record(&recorded, site.netns)?;
-            Made::Interior(taken)
+            ContainerLink::Interior(taken)
         }
     };
     if early {

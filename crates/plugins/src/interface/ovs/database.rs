@@ -7,8 +7,8 @@ use cni::code;
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
 use ovsdb::{
-    Client, Condition, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError,
-    Remote, Row, Select, Transaction, Uuid,
+    Client, Condition, Event, Handle, Limits, MonitorRequest, MonitorSelect, Mutation, Outcome,
+    OvsdbError, Remote, Row, Transaction, Uuid,
 };
 
 use crate::shared::failure::Failure;
@@ -53,13 +53,13 @@ const NEEDED: &[(&str, &[&str])] = &[
 
 /// Where a transaction's outcome holds the configuration's number.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Numbered(Handle);
+pub(super) struct NumberHandle(Handle);
 
 /// Increments the configuration's number in a transaction (`man 5 ovs-vswitchd.conf.db`,
 /// `next_cfg`).
-pub(super) fn number(plan: &mut Transaction) -> Numbered {
+pub(super) fn number(plan: &mut Transaction) -> NumberHandle {
     plan.mutate("Open_vSwitch", vec![], &[Mutation::add("next_cfg", 1)]);
-    Numbered(plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]))
+    NumberHandle(plan.select("Open_vSwitch", vec![], &["_uuid", "next_cfg"]))
 }
 
 /// A connection.
@@ -157,7 +157,7 @@ impl Switch {
         if self.listens {
             return Ok(());
         }
-        let select = Select::CHANGES;
+        let select = MonitorSelect::CHANGES;
         let requests = [
             MonitorRequest { table: "Interface", columns: &["name", "ofport", "error"], select },
             MonitorRequest { table: "Open_vSwitch", columns: &["cur_cfg"], select },
@@ -267,7 +267,7 @@ impl Switch {
     pub(super) fn wait_for(
         &mut self,
         outcome: &Outcome,
-        numbered: Numbered,
+        numbered: NumberHandle,
     ) -> Result<(), Failure> {
         let row = outcome.rows(numbered.0).first();
         let numbers = row.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));

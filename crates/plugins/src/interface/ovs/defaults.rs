@@ -44,10 +44,10 @@ pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
 fn read(call: &Call<'_>) -> Result<Option<(String, Vec<u8>)>, Failure> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]
-    struct Only {
+    struct OnlyConfigurationPath {
         configuration_path: String,
     }
-    let only: Only = call.read_config()?;
+    let only: OnlyConfigurationPath = call.read_config()?;
     let path = only.configuration_path;
     if path.is_empty() {
         // A file that exists and cannot be read counts as missing.

@@ -31,7 +31,7 @@ const MADE: &[&str] = &[OF_KERNEL, "tun"];
 
 /// A link that has become the container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct InteriorLink {
     pub(super) ifindex: u32,
     pub(super) mtu: u32,
     pub(super) identity: Identity,
@@ -44,10 +44,10 @@ pub(super) fn take(
     name: &str,
     mac: MacAddr,
     mtu: Option<u32>,
-) -> Result<Taken, Failure> {
+) -> Result<InteriorLink, Failure> {
     let (netns, host, inside) = (site.netns, &mut *site.host, &mut *site.inside);
     let link = move_in(call, netns, host, inside, name, mac, mtu)?;
-    Ok(Taken { ifindex: link.index, mtu: link.mtu, identity: Identity::of(&link) })
+    Ok(InteriorLink { ifindex: link.index, mtu: link.mtu, identity: Identity::of(&link) })
 }
 
 /// Moves the link from the host into the container; returns the container's interface.

@@ -13,16 +13,16 @@ use crate::shared::pair::Pair;
 
 /// What the container has.
 #[derive(Debug)]
-pub(super) enum Made {
+pub(super) enum ContainerLink {
     Pair(Pair),
-    Interior(interior::Taken),
+    Interior(interior::InteriorLink),
 }
 
-impl Made {
+impl ContainerLink {
     pub(super) fn container_index(&self) -> u32 {
         match self {
-            Made::Pair(pair) => pair.container_index,
-            Made::Interior(taken) => taken.ifindex,
+            ContainerLink::Pair(pair) => pair.container_index,
+            ContainerLink::Interior(taken) => taken.ifindex,
         }
     }
 
@@ -30,20 +30,25 @@ impl Made {
     /// one.
     pub(super) fn position(&self) -> usize {
         match self {
-            Made::Pair(_) => 1,
-            Made::Interior(_) => 0,
+            ContainerLink::Pair(_) => 1,
+            ContainerLink::Interior(_) => 0,
         }
     }
 
     pub(super) fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Failure> {
-        let Made::Pair(pair) = self else { return Ok(()) };
+        let ContainerLink::Pair(pair) = self else { return Ok(()) };
         let set = LinkSet::default().up(true);
         Ok(site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set })?)
     }
 }
 
 /// Returns the result: the host's end first, if there is one.
-pub(super) fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAddr) -> AddResult {
+pub(super) fn report(
+    call: &Call<'_>,
+    result: AddResult,
+    made: &ContainerLink,
+    mac: MacAddr,
+) -> AddResult {
     let side = |name: &str, mac: MacAddr, mtu: u32| Interface {
         name: name.to_owned(),
         mac: mac.to_string(),
@@ -52,11 +57,11 @@ pub(super) fn report(call: &Call<'_>, result: AddResult, made: &Made, mac: MacAd
     };
     let mut interfaces = Vec::new();
     let mtu = match made {
-        Made::Pair(pair) => {
+        ContainerLink::Pair(pair) => {
             interfaces.push(side(&pair.host_ifname, pair.host_mac, pair.mtu));
             pair.mtu
         }
-        Made::Interior(taken) => taken.mtu,
+        ContainerLink::Interior(taken) => taken.mtu,
     };
     interfaces.push(Interface {
         sandbox: call.env().netns.clone(),

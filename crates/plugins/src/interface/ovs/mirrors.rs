@@ -2,7 +2,7 @@
 //! the last removes it.
 
 use cni_plugin::codes;
-use ovsdb::{Condition, Handle, Mutation, Outcome, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Condition, Handle, Mutation, Outcome, Row, Transaction, Uuid, Value, WaitCondition};
 
 use crate::shared::failure::Failure;
 
@@ -77,7 +77,7 @@ pub(super) fn join(
             Some((uuid, _)) => {
                 let row = [Row::new().with("name", mirror.name.as_str())];
                 let this = || vec![Condition::is(uuid)];
-                transaction.assume(TABLE, this(), &["name"], Until::Equal, &row);
+                transaction.assume(TABLE, this(), &["name"], WaitCondition::Equal, &row);
                 let insert: Vec<_> =
                     columns(mirror).map(|column| Mutation::insert(column, port.clone())).collect();
                 transaction.mutate(TABLE, this(), &insert);
@@ -149,7 +149,7 @@ pub(super) fn remove_unused(
             as_read.with(column, row.get(column).cloned().unwrap_or(Value::Set(Vec::new())))
         });
         let this = vec![Condition::is(&uuid)];
-        transaction.assume(TABLE, this, USES, Until::Equal, &[as_read]);
+        transaction.assume(TABLE, this, USES, WaitCondition::Equal, &[as_read]);
         transaction.mutate(
             "Bridge",
             vec![],

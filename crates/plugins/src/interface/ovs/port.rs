@@ -13,7 +13,7 @@ use super::config::Config;
 use super::database::Switch;
 use super::rows::{self, ids};
 use super::{NAME, connect, interior};
-use crate::engine::{Compared, Found, Picture, sound};
+use crate::engine::{Comparison, Mismatch, Picture, sound};
 use crate::shared::failure::Failure;
 use crate::shared::identity;
 
@@ -25,20 +25,20 @@ const NO_BRIDGE: &str =
 ///
 /// # Errors
 /// Code 112 when the database does not answer.
-pub(super) fn compare(config: &Config, picture: &Picture<'_>, name: &str) -> Compared {
+pub(super) fn compare(config: &Config, picture: &Picture<'_>, name: &str) -> Comparison {
     let mut switch = Switch::connect(picture.call, &config.remote)?;
     let seen = look(&mut switch, config, name)?;
     if seen.bridge.is_none() && config.create.is_none() {
         let text = format!("bridge {:?} is gone", config.bridge);
-        return Ok(vec![Found::by_hand(text, NO_BRIDGE)]);
+        return Ok(vec![Mismatch::by_hand(text, NO_BRIDGE)]);
     }
     let found = differences(picture.call, config, name, &seen);
-    Ok(found.into_iter().map(Found::new).collect())
+    Ok(found.into_iter().map(Mismatch::new).collect())
 }
 
 /// The database's rows about an attachment's port.
 #[derive(Debug)]
-struct Observed {
+struct PortRows {
     bridge: Option<Bridge>,
     port: Option<Port>,
     interface: Option<Interface>,
@@ -55,7 +55,7 @@ struct Limits {
 }
 
 /// Reads the port by its name, and its bridge.
-fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Failure> {
+fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<PortRows, Failure> {
     let mut look = Transaction::new(DATABASE);
     let by_name = |name: &str| vec![Condition::equals("name", name)];
     let columns = ["_uuid", "name", "datapath_type"];
@@ -71,7 +71,7 @@ fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Fa
         is_protected: port.and_then(|row| row.boolean(rows::PROTECTED)) == Some(true),
         policing: rows::POLICING.map(number),
     };
-    let mut seen = Observed {
+    let mut seen = PortRows {
         bridge: outcome.rows(bridge).first().map(Bridge::read),
         port: port.map(Port::read),
         interface: interface.map(Interface::read),
@@ -96,7 +96,7 @@ fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Fa
 }
 
 /// Lists how the rows differ from what ADD wrote, one clause each.
-fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) -> Vec<String> {
+fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &PortRows) -> Vec<String> {
     let Some(bridge) = &seen.bridge else {
         return vec![format!("bridge {:?} is gone", config.bridge)];
     };
@@ -178,19 +178,19 @@ fn mac_of(name: &str, mac: Option<&str>) -> Result<MacAddr, Failure> {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &str) -> Compared {
+pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &str) -> Comparison {
     if picture.link(Place::Host, port)?.is_some() {
         let text = format!("the switch has created the link of port {port:?} again, on the host");
-        return Ok(vec![Found::new(text).without_link()]);
+        return Ok(vec![Mismatch::new(text).without_link()]);
     }
     let Some(link) = picture.link(Place::Container, ifname)? else {
         let text = format!("interface {ifname:?} is gone from the container");
-        return Ok(vec![Found::by_hand(text, ATTACH_ANEW).without_link()]);
+        return Ok(vec![Mismatch::by_hand(text, ATTACH_ANEW).without_link()]);
     };
     if !interior::KINDS.iter().any(|kind| link.is_kind(kind)) {
         let kinds = interior::KINDS.join(" or ");
         let text = format!("interface {ifname:?} is no longer of kind {kinds}");
-        return Ok(vec![Found::by_hand(text, ATTACH_ANEW).without_link()]);
+        return Ok(vec![Mismatch::by_hand(text, ATTACH_ANEW).without_link()]);
     }
     if !link.is_kind("macvlan") {
         return sound();
@@ -199,9 +199,11 @@ pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &
     match lower.filter(|lower| Some(lower.index) == link.peer_index) {
         None => {
             let text = format!("interface {ifname:?} is no longer over port {port:?}");
-            Ok(vec![Found::by_hand(text, ATTACH_ANEW)])
+            Ok(vec![Mismatch::by_hand(text, ATTACH_ANEW)])
         }
-        Some(lower) if !lower.up() => Ok(vec![Found::new(format!("interface {port:?} is down"))]),
+        Some(lower) if !lower.up() => {
+            Ok(vec![Mismatch::new(format!("interface {port:?} is down"))])
+        }
         Some(_) => sound(),
     }
 }

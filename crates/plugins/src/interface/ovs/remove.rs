@@ -3,12 +3,12 @@
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
-use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
+use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Uuid, Value, WaitCondition};
 use state::Index;
 
 use super::config::Config;
-use super::connect::{Recorded, remove_ports};
-use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
+use super::connect::{RecordData, remove_ports};
+use super::database::{ATTEMPTS, NumberHandle, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
 use super::{NAME, Ovs, defaults, interior, local_port, mirrors};
@@ -66,7 +66,7 @@ pub(super) fn unrecorded(
 }
 
 /// Returns the database's address: as recorded, as configured, or the usual place.
-fn remote(call: &Call<'_>, recorded: Option<&Recorded>) -> Result<Remote, Failure> {
+fn remote(call: &Call<'_>, recorded: Option<&RecordData>) -> Result<Remote, Failure> {
     if let Some(recorded) = recorded.filter(|recorded| !recorded.place.socket_file.is_empty()) {
         return recorded.place.remote();
     }
@@ -78,7 +78,7 @@ fn remote(call: &Call<'_>, recorded: Option<&Recorded>) -> Result<Remote, Failur
 }
 
 /// Returns the bridge that may be removed with the last port of a network, if its name is known.
-fn shared_bridge(call: &Call<'_>, recorded: Option<&Recorded>) -> Option<String> {
+fn shared_bridge(call: &Call<'_>, recorded: Option<&RecordData>) -> Option<String> {
     if let Some(recorded) = recorded {
         return recorded.shares.then(|| recorded.bridge.clone());
     }
@@ -90,7 +90,7 @@ fn shared_bridge(call: &Call<'_>, recorded: Option<&Recorded>) -> Option<String>
 fn take_out(
     call: &Call<'_>,
     key: &AttachmentKey,
-    recorded: Option<&Recorded>,
+    recorded: Option<&RecordData>,
 ) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &remote(call, recorded)?)?;
     for _ in 0..ATTEMPTS {
@@ -120,7 +120,7 @@ fn take_out(
 
 /// What an attachment has in the database, and what only it still uses.
 #[derive(Debug, Default)]
-struct Found {
+struct AttachmentRows {
     ports: Vec<Port>,
     made_mirrors: Vec<Row>,
     /// The tunnels of the network, if it has no other port.
@@ -135,7 +135,7 @@ fn find(
     call: &Call<'_>,
     key: &AttachmentKey,
     shared: Option<String>,
-) -> Result<Found, Failure> {
+) -> Result<AttachmentRows, Failure> {
     let mut look = Transaction::new(DATABASE);
     let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], Port::COLUMNS);
     let made_mirrors = mirrors::look_at_made(&mut look);
@@ -169,11 +169,11 @@ fn find(
     let references = references.iter().map(Port::read);
     ports.extend(references.filter(|port| !port.external_ids.contains_key(ids::OWNER)));
     let going: Vec<Uuid> = ports.iter().filter_map(|port| port.uuid.clone()).collect();
-    let mut found = Found {
+    let mut found = AttachmentRows {
         ports,
         made_mirrors: outcome.rows(made_mirrors).to_vec(),
         bridge_name: shared.unwrap_or_default(),
-        ..Found::default()
+        ..AttachmentRows::default()
     };
     if let Some((others, tunnels, made)) = shares {
         let stays = |uuid: &Uuid| !going.contains(uuid);
@@ -196,7 +196,7 @@ fn find(
 /// Plans the transaction that removes it. Returns it with the place of the configuration's number
 /// in its outcome, and whether it removes a link that the switch created: a port of its own, or a
 /// bridge.
-fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
+fn plan(key: &AttachmentKey, found: &AttachmentRows) -> (Transaction, NumberHandle, bool) {
     let mut plan = Transaction::new(DATABASE);
     let own: Vec<(Uuid, Option<String>)> = found
         .ports
@@ -207,7 +207,7 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
     if let Some((bridge, ports)) = &found.bridge {
         let as_read = [Row::new().with("ports", Value::set(ports.iter()))];
         let this = vec![Condition::is(bridge)];
-        plan.assume(Bridge::TABLE, this, &["ports"], Until::Equal, &as_read);
+        plan.assume(Bridge::TABLE, this, &["ports"], WaitCondition::Equal, &as_read);
     } else if !found.tunnels.is_empty() {
         let names = found.ports.iter().map(|port| Row::new().with("name", port.name.as_str()));
         let names: Vec<Row> = names.collect();
@@ -215,7 +215,7 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
             has_id(ids::NETWORK, key.network.as_str()),
             has_id(ids::BRIDGE, &found.bridge_name),
         ];
-        plan.assume(Port::TABLE, of_network, &["name"], Until::Equal, &names);
+        plan.assume(Port::TABLE, of_network, &["name"], WaitCondition::Equal, &names);
     }
     mirrors::remove_unused(&mut plan, &found.made_mirrors, mirrors::USES, &going);
     remove_ports(&mut plan, &own);

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use cni::AttachmentKey;
-use kernel::living::{Census, Life, Noted};
+use kernel::living::{Census, Life, NetnsNote};
 use kernel::route::RouteSocket;
 use ovsdb::vswitch::{DATABASE, Interface, Port, TypedRow as _};
-use ovsdb::{Client, Condition, Limits, Remote, Transaction, Until, Uuid, Value};
+use ovsdb::{Client, Condition, Limits, Remote, Transaction, Uuid, Value, WaitCondition};
 use state::{Index, Roots};
 
 use crate::shared::failure::Failure;
@@ -71,7 +71,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
     // Only the rows that were read: an ADD that writes them anew gives them other UUIDs.
     for uuid in &going {
         let row = [ovsdb::Row::new().with("_uuid", Value::Atom(uuid.into()))];
-        plan.assume(Port::TABLE, vec![Condition::is(uuid)], &["_uuid"], Until::Equal, &row);
+        plan.assume(Port::TABLE, vec![Condition::is(uuid)], &["_uuid"], WaitCondition::Equal, &row);
     }
     mirrors::remove_unused(&mut plan, found.rows(made), mirrors::USES, &going);
     remove_ports(&mut plan, &dead);
@@ -88,6 +88,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
 /// record tells, since the database has only the path.
 fn is_gone(index: &Index, census: &Census, key: &AttachmentKey, netns: &str) -> bool {
     let recorded = index.get(key, NAME).found.and_then(|record| record.noted());
-    let noted = recorded.unwrap_or_else(|| Noted { path: netns.into(), ..Noted::default() });
+    let noted =
+        recorded.unwrap_or_else(|| NetnsNote { path: netns.into(), ..NetnsNote::default() });
     census.life(&noted) == Life::Gone
 }

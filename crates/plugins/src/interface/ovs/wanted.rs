@@ -2,21 +2,21 @@
 
 use cni::IpConfig;
 use ipnet::IpNet;
-use wanted::{Because, Item, State, Wanted};
+use wanted::{Item, Reason, State, Wanted};
 
 use super::config::{Config, PortKind};
-use super::connect::{self, OPTIONS, Recorded};
+use super::connect::{self, OPTIONS, RecordData};
 use super::{Ovs, port, rows};
-use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
+use crate::engine::{Attachment, Comparison, Difference, Picture, Wants, unknown};
 use crate::shared::failure::Failure;
 use crate::shared::{claim, container, owner, pair};
 
 impl Wants for Ovs {
-    type Observed = ();
+    type Observation = ();
 
     /// Claims come before the port, and the port before the container's side. The host's end comes up after the port: a switch
     /// that releases or takes a link may set it down.
-    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, (): &()) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let reported = attached.result.container_interface(attached.ifname);
@@ -25,7 +25,7 @@ impl Wants for Ovs {
         let mut wanted = Wanted::new();
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
-        let quiet = |link: String| Item::host(State::NoAdvertisements { link }, Because::Safety);
+        let quiet = |link: String| Item::host(State::NoAdvertisements { link }, Reason::Safety);
         if recorded.is_some_and(|recorded| recorded.quiet) {
             wanted.push(quiet(bridge.clone()));
         }
@@ -39,15 +39,15 @@ impl Wants for Ovs {
                 }
                 let up = State::Up { link: port.clone() };
                 let state = State::OvsPort { port, is_link: true, bridge, mac };
-                wanted.push(Item::host(state, Because::Created));
-                wanted.push(Item::host(up, Because::Created));
+                wanted.push(Item::host(state, Reason::Created));
+                wanted.push(Item::host(up, Reason::Created));
             }
             PortKind::Internal => {
                 let (link, port) = (attached.ifname.to_owned(), rows::interior_name(attached.key));
                 let inside = State::OvsInterface { link, port: port.clone(), mac: mac.clone() };
                 let state = State::OvsPort { port, is_link: false, bridge, mac };
-                wanted.push(Item::host(state, Because::Created));
-                wanted.push(Item::container(inside, Because::Created));
+                wanted.push(Item::host(state, Reason::Created));
+                wanted.push(Item::container(inside, Reason::Created));
             }
         }
         let (ifname, result) = (attached.ifname, attached.result);
@@ -55,7 +55,7 @@ impl Wants for Ovs {
         wanted
     }
 
-    fn compare(config: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(config: &Config, picture: &mut Picture<'_>, item: &Item) -> Comparison {
         match &item.state {
             State::OvsPort { port, .. } => port::compare(config, picture, port),
             State::OvsInterface { link, port, .. } => port::compare_interface(picture, link, port),
@@ -81,7 +81,7 @@ impl Wants for Ovs {
     }
 
     fn others(
-        attached: &Attached<'_, Self>,
+        attached: &Attachment<'_, Self>,
         (): &(),
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Failure> {
@@ -97,7 +97,11 @@ impl Wants for Ovs {
 }
 
 /// Returns the name of the host's end. The record has it only if it is not the usual one.
-fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_, Ovs>) -> String {
+fn host_end(
+    config: &Config,
+    recorded: Option<&RecordData>,
+    attached: &Attachment<'_, Ovs>,
+) -> String {
     let Some(recorded) = recorded else {
         let mut links = attached.result.interfaces.iter();
         let end = links.find(|link| link.sandbox.is_empty() && link.name != config.bridge);

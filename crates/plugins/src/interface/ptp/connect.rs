@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::config::ipam;
 use super::{Ptp, plan};
-use crate::engine::{self, Attaching};
-use crate::shared::claim::{self, Routed};
+use crate::engine::{self, Addition};
+use crate::shared::claim::{self, ContainerRouting};
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
@@ -22,7 +22,7 @@ use crate::shared::{container, dns, forwarding, gate, host_side, owner, pair, re
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordData {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
@@ -33,7 +33,7 @@ pub(crate) struct Recorded {
 /// Sets up the pair, its addresses, and what needs them. The container's end comes up first and the
 /// host's last: if only one end is up, the kernel waits. An IPAM plugin that communicates over the
 /// link finds both ends up.
-pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Failure> {
+pub(super) fn attach(attaching: &mut Addition<'_, Ptp>) -> Result<AddResult, Failure> {
     let (call, index, config) = (attaching.call, attaching.index, attaching.config);
     let key = attaching.key();
     let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
@@ -58,14 +58,14 @@ pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Fa
 
     let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
     let network = key.network.as_str();
-    let routed = Routed::one_by_one(pair.host_index);
+    let routed = ContainerRouting::one_by_one(pair.host_index);
     claim::refuse_unroutable(call, host, &routed, &result.ips)?;
     let places = [routed.place()];
     claim::refuse_gateways(call, host, index, &routed, &places, &result.ips)?;
     let claims = claim::objects(&places, &ips);
     let mut filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
     filter.join(gate::plan(call, &pair.host_ifname, pod_link::Place::Routed));
-    let recorded = Recorded { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
+    let recorded = RecordData { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
     attaching.record(&recorded, &netns)?;
     rules::warn_of_sources(call, host, config.masquerade);
     rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;

@@ -2,22 +2,25 @@
 
 use cni::IpConfig;
 use ipnet::IpNet;
-use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
+use wanted::{Address, Item, Reason, Route, RouteMatch, State, Wanted};
 
 use super::{Ptp, plan};
-use crate::engine::{Attached, Picture, Wants};
+use crate::engine::{Attachment, Picture, Wants};
 use crate::shared::failure::Failure;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 impl Wants for Ptp {
     /// The host's end has the attachment's mark.
-    type Observed = bool;
+    type Observation = bool;
 
-    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<bool, Failure> {
+    fn observe(
+        attached: &Attachment<'_, Self>,
+        picture: &mut Picture<'_>,
+    ) -> Result<bool, Failure> {
         pair::is_marked(picture, &host_end(attached), attached.key)
     }
 
-    fn wanted(attached: &Attached<'_, Self>, marked: &bool) -> Wanted {
+    fn wanted(attached: &Attachment<'_, Self>, marked: &bool) -> Wanted {
         let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
@@ -29,14 +32,13 @@ impl Wants for Ptp {
         let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
         if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
             let state = State::Mac { link: host.clone(), mac };
-            wanted.push(Item::host(state, Because::Created));
+            wanted.push(Item::host(state, Reason::Created));
         }
-        wanted.push(Item::host(State::Up { link: host.clone() }, Because::Created));
+        wanted.push(Item::host(State::Up { link: host.clone() }, Reason::Created));
         container_side(&mut wanted, attached, &ips);
         // The reference's plugin does not prevent this, so it is not a difference there.
         if recorded.is_some() || *marked {
-            wanted
-                .push(Item::host(State::NoAdvertisements { link: host.clone() }, Because::Safety));
+            wanted.push(Item::host(State::NoAdvertisements { link: host.clone() }, Reason::Safety));
         }
         host_side(&mut wanted, &host, &ips);
         wanted.extend(forwarding::wanted(&ips, config.forwarding));
@@ -51,7 +53,7 @@ impl Wants for Ptp {
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
 /// result: plugins later in the chain add theirs after it.
-fn host_end(attached: &Attached<'_, Ptp>) -> String {
+fn host_end(attached: &Attachment<'_, Ptp>) -> String {
     let recorded = attached.recorded.map(|recorded| recorded.host_ifname.clone());
     let reported = || {
         let mut links = attached.result.interfaces.iter();
@@ -60,28 +62,28 @@ fn host_end(attached: &Attached<'_, Ptp>) -> String {
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-fn container_side(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpConfig]) {
+fn container_side(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, ips: &[IpConfig]) {
     let link = || attached.ifname.to_owned();
     let reported = attached.result.container_interface(attached.ifname);
     if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
-        wanted.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+        wanted.push(Item::container(State::Mac { link: link(), mac }, Reason::Created));
     }
     let nodad = plan::OPTIONS.skip_dad;
     wanted.extend(container::wanted_addresses(attached.ifname, ips, nodad, true));
-    wanted.push(Item::container(State::Up { link: link() }, Because::Created));
+    wanted.push(Item::container(State::Up { link: link() }, Reason::Created));
     let of_gateways =
         plan::kernel_gateway_routes(0, ips).into_iter().zip(plan::gateway_routes(ips));
     let of_gateways = of_gateways.map(|(route, asked)| {
         let mut route = container::wanted_route(attached.ifname, &route, &asked);
         // Another interface of the container may have the same gateway.
         if asked.gw.is_none() {
-            route.satisfied_by = SatisfiedBy::Link;
+            route.satisfied_by = RouteMatch::Link;
         }
-        (route, Because::Outbound)
+        (route, Reason::Outbound)
     });
     let of_result = attached.result.routes.iter().map(|asked| {
         let route = plan::kernel_route(0, asked, ips);
-        (container::wanted_route(attached.ifname, &route, asked), Because::Ipam)
+        (container::wanted_route(attached.ifname, &route, asked), Reason::Ipam)
     });
     wanted.extend(container::each_once(of_gateways.chain(of_result)));
 }
@@ -90,7 +92,7 @@ fn container_side(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpCo
 fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     let link = || host.to_owned();
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        wanted.push(Item::host(State::LinkLocal { link: link() }, Because::Inbound));
+        wanted.push(Item::host(State::LinkLocal { link: link() }, Reason::Inbound));
     }
     wanted.extend(plan::gateways(ips).into_iter().map(|gateway| {
         let address = Address {
@@ -100,28 +102,28 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
             nodad: true,
             noprefixroute: false,
         };
-        Item::host(State::Address(address), Because::Outbound)
+        Item::host(State::Address(address), Reason::Outbound)
     }));
     for route in plan::host_routes(0, ips) {
         let (to, by) = (route.destination.addr(), route.destination);
         let scope = route.scope.map(|scope| scope.0);
-        let route = Route { scope, satisfied_by: SatisfiedBy::Link, ..Route::new(host, by) };
-        wanted.push(Item::host(State::Route(route), Because::Inbound));
-        wanted.push(Item::host(State::Path { link: link(), to, by }, Because::Inbound));
+        let route = Route { scope, satisfied_by: RouteMatch::Link, ..Route::new(host, by) };
+        wanted.push(Item::host(State::Route(route), Reason::Inbound));
+        wanted.push(Item::host(State::Path { link: link(), to, by }, Reason::Inbound));
         let state = State::NotOfHost { address: to, link: link() };
-        wanted.push(Item::host(state, Because::Inbound));
+        wanted.push(Item::host(state, Reason::Inbound));
     }
 }
 
 /// The masquerade. The reference's plugin has rules of its own for it, so ours are no difference where
 /// it attached the container: it neither recorded it nor marked the pair.
-fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[IpConfig]) {
+fn filter(wanted: &mut Wanted, attached: &Attachment<'_, Ptp>, host: &str, ips: &[IpConfig]) {
     let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let network = attached.key.network.as_str();
     let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
     let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
-    let because = Because::Key("ipMasq".to_owned());
+    let because = Reason::Key("ipMasq".to_owned());
     wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
 }
 
@@ -130,7 +132,7 @@ mod tests {
     use expect_test::expect;
 
     use super::super::config::Config;
-    use super::super::connect::Recorded;
+    use super::super::connect::RecordData;
     use super::*;
     use crate::engine::sample;
     use crate::shared::rules::MasqueradeBackend;
@@ -149,14 +151,14 @@ mod tests {
             &["0.0.0.0/0", "::/0"],
         );
         let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
-        let recorded = Recorded {
+        let recorded = RecordData {
             host_ifname: "veth1".to_owned(),
             filter: rules::masquerade(config.masquerade, "n", "veth1", &ips),
             ips,
             claims: vec!["claim".to_owned()],
         };
         let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
-        let attached = Attached::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
+        let attached = Attachment::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
         let wanted = Ptp::wanted(&attached, &true);
         expect![[r#"
             container: interface "eth0" (veth) (ADD created it)

@@ -210,11 +210,11 @@ pub(super) fn socket_of(call: &Call<'_>) -> PathBuf {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
     struct Document {
-        ipam: Only,
+        ipam: OnlyPaths,
     }
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
-    struct Only {
+    struct OnlyPaths {
         socket: Option<String>,
         configuration_path: Option<String>,
     }

@@ -22,7 +22,7 @@ pub(super) struct Daemon(node_api::Daemon);
 
 /// The reason why there is no usable answer.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct DaemonFailure {
     /// The error to report.
     pub(super) error: Failure,
     /// Whether the daemon may still have done what it was asked to do.
@@ -30,8 +30,8 @@ pub(super) struct Failed {
 }
 
 /// Returns the failure for an answer that does not fit the request.
-pub(super) fn nonsense(why: &str) -> Failed {
-    Failed { error: answered_nonsense(why), may_be_done: true }
+pub(super) fn nonsense(why: &str) -> DaemonFailure {
+    DaemonFailure { error: answered_nonsense(why), may_be_done: true }
 }
 
 impl Daemon {
@@ -40,22 +40,24 @@ impl Daemon {
     }
 
     /// Requests addresses, and waits for a daemon that is not there yet and may come.
-    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<AssignedAddress>, Failed> {
+    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<AssignedAddress>, DaemonFailure> {
         match self.ask(request, self.0.start_timeout(), ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),
-            Answer::Refused(refusal) => Err(Failed { error: refusal.into(), may_be_done: false }),
+            Answer::Refused(refusal) => {
+                Err(DaemonFailure { error: refusal.into(), may_be_done: false })
+            }
         }
     }
 
     /// Asks a running daemon to confirm something. A daemon that is missing only for a moment
     /// counts as a confirmation: ADD waits for it.
-    pub(super) fn ok(&self, request: &Request) -> Result<(), Failed> {
+    pub(super) fn ok(&self, request: &Request) -> Result<(), DaemonFailure> {
         match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
             Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that were not requested")),
             Ok(Answer::Refused(refusal)) => {
-                Err(Failed { error: refusal.into(), may_be_done: false })
+                Err(DaemonFailure { error: refusal.into(), may_be_done: false })
             }
             Err(failed) if failed.error.code() == code::TRY_AGAIN_LATER && self.0.was_ready() => {
                 Ok(())
@@ -114,27 +116,32 @@ impl Daemon {
         })
     }
 
-    fn ask(&self, request: &Request, start: Duration, timeout: Duration) -> Result<Answer, Failed> {
+    fn ask(
+        &self,
+        request: &Request,
+        start: Duration,
+        timeout: Duration,
+    ) -> Result<Answer, DaemonFailure> {
         self.0.ask(request, start, timeout).map_err(|source| {
             let error = |code| Failure::from_chain(code, &source);
             match &source {
-                AskError::Request { .. } => Failed {
+                AskError::Request { .. } => DaemonFailure {
                     error: error(code::INVALID_CONFIG)
                         .with_details("ranges and exclusions are too many"),
                     may_be_done: false,
                 },
-                AskError::Exchange(ExchangeError::Stranger { .. }) => Failed {
+                AskError::Exchange(ExchangeError::Stranger { .. }) => DaemonFailure {
                     error: error(codes::DAEMON)
                         .context("netwrightd does not say which addresses are free"),
                     may_be_done: false,
                 },
-                AskError::Exchange(exchange) => Failed {
+                AskError::Exchange(exchange) => DaemonFailure {
                     error: error(code::TRY_AGAIN_LATER)
                         .context("netwrightd does not say which addresses are free")
                         .with_details("is \"netwrightd ipam\" running? its own log says more"),
                     may_be_done: exchange.may_be_heard(),
                 },
-                _ => Failed {
+                _ => DaemonFailure {
                     error: error(codes::DAEMON)
                         .with_details("plugin and daemon should be of one version"),
                     may_be_done: true,

@@ -36,7 +36,7 @@ struct Ipam {
     #[serde(rename = "daemonSocketPath")]
     daemon_socket_path: String,
     request: Vec<Request>,
-    provide: Vec<Provide>,
+    provide: Vec<ProvideEntry>,
     priority: i64,
     families: Vec<String>,
 }
@@ -51,7 +51,7 @@ struct Request {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Provide {
+struct ProvideEntry {
     option: String,
     value: String,
     #[serde(rename = "fromArg")]
@@ -149,11 +149,11 @@ pub(super) fn socket_path(call: &Call<'_>) -> Result<PathBuf, Failure> {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
     struct Document {
-        ipam: Only,
+        ipam: OnlySocketPath,
     }
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
-    struct Only {
+    struct OnlySocketPath {
         #[serde(rename = "daemonSocketPath")]
         daemon_socket_path: String,
     }

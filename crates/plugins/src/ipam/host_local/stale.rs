@@ -22,8 +22,8 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cni_plugin::Call;
-use ipam::{Holder, Locked, Origin, Owner, RangeSets, Reservation, SetError, StoreError};
-use kernel::living::{Census, Life, Noted, own_pid_ns};
+use ipam::{Holder, LockedStore, Origin, Owner, RangeSets, Reservation, SetError, StoreError};
+use kernel::living::{Census, Life, NetnsNote, own_pid_ns};
 use kernel::netns::NetnsId;
 
 use crate::shared::pair;
@@ -41,7 +41,7 @@ pub(super) fn origin(call: &Call<'_>) -> Option<Origin> {
 /// Returns whether a stale reservation may be the reason for the missing address: the one that is
 /// in the way, or any if all are taken. This saves reading every file if the one in the way is of a
 /// container that exists.
-pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
+pub(super) fn may_be_why(refused: &SetError, locked: &LockedStore<'_>) -> bool {
     match refused {
         SetError::Exhausted { .. } => true,
         SetError::Taken { address, .. } | SetError::Duplicate { address, .. } => locked
@@ -56,7 +56,7 @@ pub(super) fn may_be_why(refused: &SetError, locked: &Locked<'_>) -> bool {
 ///
 /// # Errors
 /// [`StoreError::Folder`] when the folder cannot be read.
-pub(super) fn take_back(call: &Call<'_>, locked: &Locked<'_>) -> Result<usize, StoreError> {
+pub(super) fn release(call: &Call<'_>, locked: &LockedStore<'_>) -> Result<usize, StoreError> {
     let all = locked.origins()?;
     let census = Census::new();
     let mut stale = stale(&all, origin(call).as_ref(), &|noted| census.life(noted), &|noted| {
@@ -94,7 +94,7 @@ pub(super) fn is_own(refused: &SetError, owner: &Owner) -> bool {
 /// [`StoreError`] when the folder cannot be read or written.
 pub(super) fn give_up_own(
     call: &Call<'_>,
-    locked: &Locked<'_>,
+    locked: &LockedStore<'_>,
     owner: &Owner,
 ) -> Result<Vec<IpAddr>, StoreError> {
     let (held, boot, census) = (locked.held(owner)?, state::boot_id().ok(), Census::new());
@@ -124,7 +124,10 @@ pub(super) fn give_up_own(
 ///
 /// # Errors
 /// [`StoreError`] when the folder cannot be read.
-pub(super) fn past(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
+pub(super) fn past(
+    locked: &LockedStore<'_>,
+    owner: &Owner,
+) -> Result<Vec<Reservation>, StoreError> {
     let census = Census::new();
     let held = locked.held(owner)?.into_iter();
     let past = held.filter(|(_, origin)| is_past(origin.as_ref(), &census));
@@ -136,7 +139,10 @@ pub(super) fn past(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation
 ///
 /// # Errors
 /// [`StoreError`] when the folder cannot be read.
-pub(super) fn present(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservation>, StoreError> {
+pub(super) fn present(
+    locked: &LockedStore<'_>,
+    owner: &Owner,
+) -> Result<Vec<Reservation>, StoreError> {
     let census = Census::new();
     let held = locked.held(owner)?.into_iter();
     let present = held.filter(|(_, origin)| !is_past(origin.as_ref(), &census));
@@ -150,7 +156,7 @@ pub(super) fn present(locked: &Locked<'_>, owner: &Owner) -> Result<Vec<Reservat
 /// [`StoreError`] when the folder cannot be read.
 pub(super) fn made_by_this_add(
     call: &Call<'_>,
-    locked: &Locked<'_>,
+    locked: &LockedStore<'_>,
     owner: &Owner,
 ) -> Result<Option<Vec<Reservation>>, StoreError> {
     let (path, here) = (call.netns_path().filter(|path| path.is_absolute()), origin(call));
@@ -187,13 +193,13 @@ pub(super) fn again(sets: &RangeSets, requested: &[IpAddr], own: &[IpAddr]) -> V
     wanted
 }
 
-fn noted(origin: &Origin) -> Noted {
+fn noted(origin: &Origin) -> NetnsNote {
     let id = NetnsId { dev: origin.dev, ino: origin.ino };
     let (cookie, pid_ns, sight) = (origin.cookie, origin.pid_ns, origin.sight);
     // A reservation outlives a restart of the machine, and the container does not.
     let passage =
         state::is_passage(&origin.path) && state::boot_id().is_ok_and(|boot| boot == origin.boot);
-    Noted { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
+    NetnsNote { path: origin.path.clone(), id: Some(id), cookie, pid_ns, sight, passage }
 }
 
 /// Selects the stale reservations: `life` returns what became of a namespace, and `at_path` whether
@@ -201,8 +207,8 @@ fn noted(origin: &Origin) -> Noted {
 fn stale(
     all: &[(Reservation, Origin)],
     asking: Option<&Origin>,
-    life: &dyn Fn(&Noted) -> Life,
-    at_path: &dyn Fn(&Noted) -> bool,
+    life: &dyn Fn(&NetnsNote) -> Life,
+    at_path: &dyn Fn(&NetnsNote) -> bool,
 ) -> Vec<Reservation> {
     // A namespace to which its recorded path leads exists, and has that number now.
     let (present, absent): (Vec<_>, Vec<_>) =
@@ -269,7 +275,7 @@ mod tests {
         };
         let all: Vec<_> = all.iter().copied().map(made).collect();
         let asking = asking.map(|(ino, cookie)| made(("new", ino, cookie)).1);
-        let leads = |noted: &Noted| at_path.iter().any(|id| noted.path.ends_with(id));
+        let leads = |noted: &NetnsNote| at_path.iter().any(|id| noted.path.ends_with(id));
         let stale = stale(&all, asking.as_ref(), &|_| life, &leads);
         stale.iter().map(|one| container_of(&one.holder).to_owned()).collect::<Vec<_>>().join(" ")
     }

@@ -141,7 +141,7 @@ pub(super) fn describe(object: &str) -> String {
 
 /// A segment, and the host's own links on it.
 #[derive(Debug)]
-pub struct Met {
+pub struct SegmentLinks {
     /// The segment.
     pub segment: Segment,
     /// The links by which the host itself is on it, as far as they are known.
@@ -161,7 +161,7 @@ pub fn follow(
     device: Option<&Link>,
     host: &mut RouteSocket,
     inside: &mut RouteSocket,
-) -> Result<Option<Met>, Failure> {
+) -> Result<Option<SegmentLinks>, Failure> {
     let mut at = Step { link: start.clone(), in_container: true, vlan: None };
     let mut vlans = Vec::new();
     let mut own = Vec::new();
@@ -169,7 +169,7 @@ pub fn follow(
         let Some(next) = next(&at, host, Some(&mut *inside))? else {
             if step == 0 {
                 let segment = device.map(|link| Segment::of_link(link, None));
-                return Ok(segment.map(|segment| Met { segment, host: own }));
+                return Ok(segment.map(|segment| SegmentLinks { segment, host: own }));
             }
             break;
         };
@@ -186,7 +186,7 @@ pub fn follow(
     {
         own.push(link);
     }
-    Ok(Some(Met { segment, host: own }))
+    Ok(Some(SegmentLinks { segment, host: own }))
 }
 
 /// Finds the host's own link in the VLAN of a segment, by the name that our links and most others

@@ -96,13 +96,13 @@ fn addresses_are_held_on_a_bridge_that_a_repair_made_again() {
     let result = add(&node, &c1, &bridge("br0")).ok();
     node.sh("ip link del br0");
     let said = repair(&node, &c1, &bridge("br0"), &result);
-    let lines = cni::Repaired::parse(&said.output.stdout).lines;
+    let lines = cni::RepairReport::parse(&said.output.stdout).lines;
     assert!(lines.contains(&"claim of address 10.1.0.2 on br0".to_owned()), "{said:?}");
     add(&node, &c2, &bridge("br0")).fails(108, "n/c1/eth0 has it");
     let held = || node.sh(&format!("ls {}/claims | wc -l", node.roots.run.display()));
     assert_eq!(held().trim(), "1");
     let said = repair(&node, &c1, &bridge("br0"), &result);
-    assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, Vec::<String>::new());
+    assert_eq!(cni::RepairReport::parse(&said.output.stdout).lines, Vec::<String>::new());
     // The repair adds no second container to an address that another container now has.
     node.sh("ip link set br0 down && ip link set br0 name br1 && ip link set br1 up");
     add(&node, &c2, &bridge("br0")).ok();

@@ -11,7 +11,7 @@ use crate::support::Node;
 use crate::support::cluster::Daemon;
 
 /// What the daemon receives of this configuration's network, and the result.
-fn told(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
+fn assigned(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
     let daemon = Daemon::start(node);
     let c1 = node.container("c1");
     let mut ipam = ipam.clone();
@@ -112,7 +112,7 @@ fn whereabouts_keys_mean_what_they_meant() {
             vec!["192.0.2.1/24"],
         ),
     ] {
-        let (assign, result) = told(&node, &ipam, "");
+        let (assign, result) = assigned(&node, &ipam, "");
         let mut wanted = json!({ "network": "n", "overlapping": true });
         wanted.as_object_mut().unwrap().extend(network.as_object().unwrap().clone());
         assert_eq!(assign["network"], wanted, "{ipam}");
@@ -130,7 +130,7 @@ fn routes_names_gateways_and_fixed_addresses_are_in_the_result() {
         "dns": { "nameservers": ["192.0.2.53"], "search": ["example.com"] },
         "addresses": [{ "address": "192.0.2.9/24", "gateway": "192.0.2.1" }, { "address": "10.1.0.2/24" }],
     });
-    let (assign, result) = told(&node, &ipam, "");
+    let (assign, result) = assigned(&node, &ipam, "");
     assert_eq!(
         result["ips"],
         json!([
@@ -146,7 +146,7 @@ fn routes_names_gateways_and_fixed_addresses_are_in_the_result() {
     assert_eq!(assign["wanted"], Value::Null);
     // One gateway of each family.
     let ipam = json!({ "ipRanges": ipam["ipRanges"], "gateway": "fd00:1::1, 10.1.0.1" });
-    let (_, result) = told(&node, &ipam, "");
+    let (_, result) = assigned(&node, &ipam, "");
     assert_eq!(
         (&result["ips"][0]["gateway"], &result["ips"][1]["gateway"]),
         (&json!("10.1.0.1"), &json!("fd00:1::1"))
@@ -158,7 +158,7 @@ fn addresses_that_are_asked_for() {
     testkit::require!("root");
     let node = Node::new("cluster-wanted");
     let ipam = json!({ "ipRanges": [{ "range": "10.1.0.0/24", "range_end": "10.1.0.99" }, { "range": "fd00:1::/64" }] });
-    let (assign, result) = told(
+    let (assign, result) = assigned(
         &node,
         &ipam,
         "IP=10.1.0.77/24,192.0.2.9/24;GATEWAY=10.1.0.1,192.0.2.1;IgnoreUnknown=1;X=1",
@@ -260,7 +260,7 @@ fn a_file_has_what_the_definition_does_not_say() {
         json!({ "datastore": "kubernetes", "range": "192.0.2.0/24", "network_name": "blue", "gateway": "192.0.2.9" }),
     );
     let (assign, _) =
-        told(&node, &json!({ "range": "192.0.2.128/25", "gateway": "192.0.2.200" }), "");
+        assigned(&node, &json!({ "range": "192.0.2.128/25", "gateway": "192.0.2.200" }), "");
     assert_eq!(
         assign["network"],
         json!({ "network": "n", "space": "blue", "overlapping": true, "ranges": [{ "subnet": "192.0.2.128/25", "gateway": "192.0.2.200" }] })
@@ -271,10 +271,10 @@ fn a_file_has_what_the_definition_does_not_say() {
         "/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf",
         json!({ "range": "198.51.100.0/24" }),
     );
-    let (assign, _) = told(&node, &json!({}), "");
+    let (assign, _) = assigned(&node, &json!({}), "");
     assert_eq!(assign["network"]["ranges"], json!([{ "subnet": "198.51.100.0/24" }]));
     write("/etc/mine.conf", json!({ "range": "203.0.113.0/24", "sticky": true }));
-    let (assign, _) = told(&node, &json!({ "configuration_path": "/etc/mine.conf" }), "");
+    let (assign, _) = assigned(&node, &json!({ "configuration_path": "/etc/mine.conf" }), "");
     assert_eq!(
         (&assign["network"]["ranges"], &assign["network"]["sticky"]),
         (&json!([{ "subnet": "203.0.113.0/24" }]), &json!(true))

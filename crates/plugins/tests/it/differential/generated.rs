@@ -19,8 +19,8 @@ use testkit::reference::Release;
 use testkit::share;
 
 use super::ledger::Ledger;
-use super::observe::{Observation, Seen};
-use super::world::{Ended, World};
+use super::observe::{Observation, WorldState};
+use super::world::{CallOutcome, World};
 use super::{Case, PLAIN, SETTLE, differences, together};
 
 /// How many configurations there are.
@@ -349,7 +349,7 @@ fn plugins(case: &Case) -> Vec<String> {
 }
 
 /// `REFUSED WHAT: WORDS` or `ACCEPTED WHAT: WORDS` if the two do not agree how a call ended.
-fn disagreement(what: &str, theirs: &Ended, ours: &Ended) -> Option<String> {
+fn disagreement(what: &str, theirs: &CallOutcome, ours: &CallOutcome) -> Option<String> {
     match (theirs, ours) {
         (Ok(_), Err(words)) => Some(format!("REFUSED {what}: {words}")),
         (Err(words), Ok(_)) => Some(format!("ACCEPTED {what}: {words}")),
@@ -364,7 +364,7 @@ fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
     let explained = |line: &String| ledger.explains(&plugins, &written, release, line);
     let (mut ours, mut theirs) =
         together(|| World::new(case, None), || World::new(case, Some(release)));
-    let before = Seen::of(&ours);
+    let before = WorldState::of(&ours);
     let mut lines = Vec::new();
     for step in ["ADD", "CHECK", "DEL", "DEL again"] {
         together(|| ours.step(step), || theirs.step(step));
@@ -384,7 +384,8 @@ fn unexplained(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
         if !matches!(step, "ADD" | "DEL") || !(all_well || step == "DEL") {
             continue;
         }
-        let look = || together(|| Seen::of(&ours), || all_well.then(|| Seen::of(&theirs)));
+        let look =
+            || together(|| WorldState::of(&ours), || all_well.then(|| WorldState::of(&theirs)));
         let (mut own, mut other) = look();
         if step == "DEL" {
             let left = before.diff(&own).into_iter().filter(|line| !may_be_left(line));

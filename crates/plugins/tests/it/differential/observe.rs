@@ -6,7 +6,7 @@ use serde_json::Value;
 use testkit::Snapshot;
 
 use super::names::Names;
-use super::world::{Ended, World};
+use super::world::{CallOutcome, World};
 
 /// The sections of a container's snapshot that belong to the host.
 const HOSTS: [&str; 2] = ["mounts", "files"];
@@ -28,12 +28,12 @@ pub(super) struct Observation {
 
 /// The state of a host and of its containers.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct WorldState {
     host: Snapshot,
     containers: Vec<Snapshot>,
 }
 
-impl Seen {
+impl WorldState {
     pub(super) fn of(world: &World<'_>) -> Self {
         Self {
             host: Snapshot::take(&world.node.lab),
@@ -53,11 +53,11 @@ impl Seen {
 impl Observation {
     /// Observes everything.
     pub(super) fn of(world: &World<'_>) -> Self {
-        Self::made(world, &Seen::of(world))
+        Self::made(world, &WorldState::of(world))
     }
 
     /// Makes an observation of what was seen.
-    pub(super) fn made(world: &World<'_>, Seen { host, containers }: &Seen) -> Self {
+    pub(super) fn made(world: &World<'_>, WorldState { host, containers }: &WorldState) -> Self {
         let names = Names::of(world, host, containers);
         let mut facts = BTreeMap::new();
         for (container, added) in world.containers.iter().zip(&world.added) {
@@ -111,7 +111,7 @@ impl Observation {
 }
 
 /// How a call ended. An error counts only as such: other tests compare the texts.
-fn answer(facts: &mut BTreeMap<String, String>, names: &Names, name: &str, ended: &Ended) {
+fn answer(facts: &mut BTreeMap<String, String>, names: &Names, name: &str, ended: &CallOutcome) {
     match ended {
         Ok(value) => {
             facts.insert(format!("{name} ends"), "well".to_owned());

@@ -11,7 +11,7 @@ use super::Case;
 use crate::support::Node;
 
 /// How a call ended: its answer on success, the error's message otherwise.
-pub(super) type Ended = Result<Value, String>;
+pub(super) type CallOutcome = Result<Value, String>;
 
 /// A host, its containers, and what the plugins said.
 pub(super) struct World<'c> {
@@ -21,9 +21,9 @@ pub(super) struct World<'c> {
     pub(super) node: Node,
     pub(super) containers: Vec<Container>,
     /// The answer of each container's ADD, from the last plugin that was called.
-    pub(super) added: Vec<Ended>,
+    pub(super) added: Vec<CallOutcome>,
     /// The answers of the last step's other calls: "CHECK c1 bridge" and so on.
-    pub(super) said: Vec<(String, Ended)>,
+    pub(super) said: Vec<(String, CallOutcome)>,
 }
 
 impl<'c> World<'c> {
@@ -104,7 +104,7 @@ impl<'c> World<'c> {
         }
     }
 
-    fn call(&self, verb: &str, at: usize, plugin: &Value, previous: Option<&Value>) -> Ended {
+    fn call(&self, verb: &str, at: usize, plugin: &Value, previous: Option<&Value>) -> CallOutcome {
         let mut keys: Map<String, Value> = plugin.as_object().unwrap().clone();
         keys.insert("cniVersion".to_owned(), json!(self.case.version));
         if let Some(previous) = previous {
@@ -134,7 +134,7 @@ impl<'c> World<'c> {
     }
 }
 
-fn ended(succeeded: bool, stdout: &[u8]) -> Ended {
+fn ended(succeeded: bool, stdout: &[u8]) -> CallOutcome {
     let answer = if stdout.iter().all(u8::is_ascii_whitespace) {
         Value::Null
     } else {

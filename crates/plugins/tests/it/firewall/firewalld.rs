@@ -7,7 +7,7 @@ use ::firewall::firewalld::{Firewalld, TIMEOUT};
 use serde_json::{Value, json};
 use state::Index;
 use testkit::traffic;
-use testkit::{Container, Lab, Place, Running, Snapshot};
+use testkit::{Container, Lab, Place, RunningProgram, Snapshot};
 
 use super::{Host, server};
 use crate::support::Node;
@@ -25,14 +25,14 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 </busconfig>"#;
 
 /// A host whose firewalld runs.
-struct Guarded {
+struct FirewalldHost {
     host: Host,
     socket: &'static str,
-    daemon: Option<Running>,
-    _bus: Running,
+    daemon: Option<RunningProgram>,
+    _bus: RunningProgram,
 }
 
-impl Guarded {
+impl FirewalldHost {
     /// Puts the bus at its usual address.
     fn new(name: &str) -> Self {
         Self::with(name, USUAL, "nftables")
@@ -52,7 +52,7 @@ impl Guarded {
         if socket != USUAL {
             node.roots.system_bus = Some(format!("unix:path={socket}"));
         }
-        let mut guarded = Guarded { host: Host::on(node), socket, daemon: None, _bus: bus };
+        let mut guarded = FirewalldHost { host: Host::on(node), socket, daemon: None, _bus: bus };
         guarded.wait(&format!("test -S {socket}"));
         guarded.start();
         guarded
@@ -137,7 +137,7 @@ fn only(prev: &Value, family: &str) -> Value {
 #[test]
 fn addresses_are_sources_of_the_zone() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::new("fwd");
+    let on = FirewalldHost::new("fwd");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     let (c2, _) = host.container("c2", 1, 3);
@@ -184,7 +184,7 @@ fn addresses_are_sources_of_the_zone() {
 #[test]
 fn check_finds_what_firewalld_has_lost() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::new("fwdcheck");
+    let on = FirewalldHost::new("fwdcheck");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     let (c2, prev2) = host.container("c2", 1, 3);
@@ -220,7 +220,7 @@ fn check_finds_what_firewalld_has_lost() {
 #[test]
 fn ranges_of_a_cluster_are_sources_of_the_zone() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::new("fwdranges");
+    let on = FirewalldHost::new("fwdranges");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     let _servers = [server(&host.outside, "outside"), server(&c1, "c1")];
@@ -261,7 +261,7 @@ fn ranges_of_a_cluster_are_sources_of_the_zone() {
 #[test]
 fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let mut on = Guarded::new("fwdkilled");
+    let mut on = FirewalldHost::new("fwdkilled");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     host.run("ADD", &c1, &prev, json!({})).call().ok();
@@ -284,7 +284,7 @@ fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
 #[test]
 fn a_reload_keeps_isolation_and_is_repaired() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::new("fwdrepair");
+    let on = FirewalldHost::new("fwdrepair");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     let (c2, prev2) = host.container("c2", 1, 3);
@@ -302,7 +302,7 @@ fn a_reload_keeps_isolation_and_is_repaired() {
         traffic::assert_no_tcp(&c2, "10.1.0.2:80");
         traffic::assert_no_tcp(&c1, "198.51.100.2:80");
         for (container, prev) in [(&c1, &prev), (&c2, &prev2)] {
-            let repaired = cni::Repaired::parse(&repair(container, prev).output.stdout);
+            let repaired = cni::RepairReport::parse(&repair(container, prev).output.stdout);
             assert!(repaired.lines[0].contains("in trusted zone"), "{damage}: {repaired:?}");
         }
         traffic::assert_no_tcp(&c2, "10.1.0.2:80");
@@ -317,7 +317,7 @@ fn a_reload_keeps_isolation_and_is_repaired() {
 #[test]
 fn the_zone_is_the_configured_one() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::new("fwdzone");
+    let on = FirewalldHost::new("fwdzone");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     on.warm("work");
@@ -353,7 +353,7 @@ fn the_zone_is_the_configured_one() {
 #[test]
 fn del_and_gc_take_the_sources_of_the_attachment() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let mut on = Guarded::with("fwddel", "/run/elsewhere/bus", "nftables");
+    let mut on = FirewalldHost::with("fwddel", "/run/elsewhere/bus", "nftables");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     let (c2, prev2) = host.container("c2", 1, 3);
@@ -415,7 +415,7 @@ fn del_and_gc_take_the_sources_of_the_attachment() {
 #[test]
 fn without_firewalld_the_back_end_says_so() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let mut on = Guarded::new("fwdgone");
+    let mut on = FirewalldHost::new("fwdgone");
     on.stop();
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
@@ -454,7 +454,7 @@ fn either_removes_what_the_other_made() {
         "program:dbus-daemon",
         "file:/usr/lib/cni/firewall"
     );
-    let on = Guarded::new("fwdgo");
+    let on = FirewalldHost::new("fwdgo");
     let host = &on.host;
     let (c1, prev) = host.container("c1", 1, 2);
     for keys in [json!({}), firewalld()] {
@@ -477,7 +477,7 @@ fn either_removes_what_the_other_made() {
 #[test]
 fn firewalld_with_iptables_gets_the_source_too() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
-    let on = Guarded::with("fwdipt", USUAL, "iptables");
+    let on = FirewalldHost::with("fwdipt", USUAL, "iptables");
     let host = &on.host;
     let (c1, prev): (Container, Value) = host.container("c1", 1, 2);
     let _outside = server(&host.outside, "outside");

@@ -167,7 +167,7 @@ fn what_somebody_changed_on_any_network_is_put_back() {
         let said = pod(&node, "CHECK", &c1).prev(&result).config(json!({ cni::REPAIR: true }));
         let said = said.call();
         assert!(said.succeeded(), "{said:?}");
-        cni::Repaired::parse(&said.output.stdout).lines
+        cni::RepairReport::parse(&said.output.stdout).lines
     };
     assert_eq!(repair(), [""; 0], "there is nothing to do");
     c1.sh(&format!("ip addr del {first} dev eth0; ip addr del {second} dev net1"));

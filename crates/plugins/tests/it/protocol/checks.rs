@@ -11,9 +11,9 @@ use crate::support::{BUILD, Node, Run};
 
 /// A standard input that no plugin may read.
 #[derive(Debug)]
-struct Untouched;
+struct UntouchedInput;
 
-impl Read for Untouched {
+impl Read for UntouchedInput {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         panic!("standard input was read")
     }
@@ -60,7 +60,7 @@ fn version_lists_per_plugin() {
 fn about_text() {
     for plugin in plugins::all() {
         let name = plugin.name();
-        let answer = Run::bare(name, "").call_reading(&mut Untouched);
+        let answer = Run::bare(name, "").call_reading(&mut UntouchedInput);
         assert!(answer.succeeded());
         assert_eq!(answer.stdout(), "");
         let versions: Vec<_> = plugin.versions().iter().map(|v| v.as_str()).collect();
@@ -79,7 +79,7 @@ fn missing_env_list() {
             let run = Run::bare(plugin, verb).env(|env| {
                 *env = cni::CallEnv { command: env.command.clone(), ..cni::CallEnv::default() };
             });
-            let error = run.call_reading(&mut Untouched).error();
+            let error = run.call_reading(&mut UntouchedInput).error();
             assert_eq!(error.code, code::INVALID_ENVIRONMENT);
             assert_eq!(error.msg, format!("required env variables [{words}] missing"));
         };
@@ -105,8 +105,11 @@ fn del_without_netns() {
 fn container_id_charset() {
     for plugin in every_plugin() {
         for id in ["a b", "-a", "a/b", "ä", "a\n"] {
-            let error =
-                Run::bare(plugin, "ADD").id(id).netns("/n").call_reading(&mut Untouched).error();
+            let error = Run::bare(plugin, "ADD")
+                .id(id)
+                .netns("/n")
+                .call_reading(&mut UntouchedInput)
+                .error();
             assert_eq!(error.code, code::INVALID_ENVIRONMENT);
             assert_eq!(error.msg, "invalid characters in containerID");
             assert_eq!(error.details, id);
@@ -129,13 +132,13 @@ fn ifname_rules() {
     for plugin in every_plugin() {
         for (ifname, words) in rows {
             let run = Run::bare(plugin, "ADD").ifname(ifname).netns("/n");
-            let error = run.call_reading(&mut Untouched).error();
+            let error = run.call_reading(&mut UntouchedInput).error();
             assert_eq!((error.code, error.msg.as_str()), (code::INVALID_ENVIRONMENT, words));
         }
     }
     // A malformed value is reported before a missing one.
     let run = Run::bare("loopback", "ADD").ifname("a/b").path("");
-    run.call_reading(&mut Untouched).fails(code::INVALID_ENVIRONMENT, separators);
+    run.call_reading(&mut UntouchedInput).fails(code::INVALID_ENVIRONMENT, separators);
 }
 
 #[test]
@@ -171,13 +174,13 @@ fn bad_json() {
 #[test]
 fn stdin_that_cannot_be_read() {
     #[derive(Debug)]
-    struct Broken;
-    impl Read for Broken {
+    struct BrokenInput;
+    impl Read for BrokenInput {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::Error::other("cable cut"))
         }
     }
-    let answer = Run::bare("loopback", "STATUS").call_reading(&mut Broken);
+    let answer = Run::bare("loopback", "STATUS").call_reading(&mut BrokenInput);
     answer.fails(code::IO_FAILURE, "error reading from stdin: cable cut");
 }
 

@@ -6,15 +6,15 @@ use testkit::{Container, Place};
 use super::{attach, dual, host_ifname, ptp};
 use crate::support::Node;
 
-enum At {
+enum Site {
     Host,
     Container,
 }
 
-fn run(at: &At, node: &Node, container: &Container, script: &str) {
+fn run(at: &Site, node: &Node, container: &Container, script: &str) {
     match at {
-        At::Host => node.sh(script),
-        At::Container => container.sh(script),
+        Site::Host => node.sh(script),
+        Site::Container => container.sh(script),
     };
 }
 
@@ -31,62 +31,62 @@ fn check_sees_every_drift() {
     check().call().silent();
     for (at, damage, repair, words) in [
         (
-            At::Container,
+            Site::Container,
             "ip addr del fd00:1::2/64 dev eth0",
             "ip addr add fd00:1::2/64 dev eth0 nodad noprefixroute && ip -6 route replace fd00:1::1 dev eth0 && \
              ip -6 route replace fd00:1::/64 via fd00:1::1 && ip -6 route replace default via fd00:1::1",
             "failed to find IP fd00:1::2/64",
         ),
         (
-            At::Container,
+            Site::Container,
             "ip route del default",
             "ip route add default via 10.1.0.1",
             "failed to find route 0.0.0.0/0",
         ),
         (
-            At::Container,
+            Site::Container,
             "ip route del 10.1.0.0/24",
             "ip route add 10.1.0.0/24 via 10.1.0.1 src 10.1.0.2",
             "failed to find route 10.1.0.0/24 via 10.1.0.1",
         ),
         (
-            At::Container,
+            Site::Container,
             "ip link set eth0 address 02:00:00:00:00:07",
             &format!("ip link set eth0 address {mac}"),
             "\"eth0\" has MAC address 02:00:00:00:00:07",
         ),
         (
-            At::Host,
+            Site::Host,
             &format!("ip link set {host} address 02:00:00:00:00:08"),
             &format!("ip link set {host} address {host_mac}"),
             "has MAC address 02:00:00:00:00:08",
         ),
         (
-            At::Host,
+            Site::Host,
             &format!("ip route del 10.1.0.2 dev {host}"),
             &format!("ip route add 10.1.0.2 dev {host} scope host"),
             "the host's route to 10.1.0.2/32",
         ),
         (
-            At::Host,
+            Site::Host,
             &format!("ip route del fd00:1::2 dev {host}"),
             &format!("ip route add fd00:1::2 dev {host}"),
             "the host's route to fd00:1::2/128",
         ),
         (
-            At::Host,
+            Site::Host,
             &format!("ip addr del fd00:1::1/128 dev {host}"),
             &format!("ip addr add fd00:1::1/128 dev {host} nodad"),
             "gateway address fd00:1::1 is gone",
         ),
         (
-            At::Host,
+            Site::Host,
             "sysctl -qw net.ipv4.ip_forward=0",
             "sysctl -qw net.ipv4.ip_forward=1",
             "IPv4 forwarding is off",
         ),
         (
-            At::Host,
+            Site::Host,
             "sysctl -qw net.ipv6.conf.all.forwarding=0",
             "sysctl -qw net.ipv6.conf.all.forwarding=1",
             "IPv6 forwarding is off",

@@ -3,7 +3,7 @@
 mod chance;
 
 use serde_json::json;
-use testkit::drift::At::{Container as Inside, Host};
+use testkit::drift::DamagePlace::{Container as Inside, Host};
 use testkit::drift::{BRIDGE, Drift};
 use testkit::{Container, Place};
 

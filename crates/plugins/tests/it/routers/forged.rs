@@ -58,7 +58,7 @@ pub(super) const IN_VLANS: [&str; 5] = [
 ];
 
 /// One message, with what shows that the host has heard it.
-pub(super) struct Forged {
+pub(super) struct ForgedMessage {
     pub(super) kind: &'static str,
     frames: Vec<Vec<u8>>,
     /// In its routes.
@@ -126,16 +126,26 @@ impl Writer {
         frame
     }
 
-    fn forged(&self, kind: &'static str, frames: Vec<Vec<u8>>) -> Forged {
-        Forged { kind, frames, shows: self.shown() }
+    fn forged(&self, kind: &'static str, frames: Vec<Vec<u8>>) -> ForgedMessage {
+        ForgedMessage { kind, frames, shows: self.shown() }
     }
 
-    fn for_all(&mut self, kind: &'static str, types: &[u16], headers: &[(u8, [u8; 7])]) -> Forged {
+    fn for_all(
+        &mut self,
+        kind: &'static str,
+        types: &[u16],
+        headers: &[(u8, [u8; 7])],
+    ) -> ForgedMessage {
         let packet = self.advertise(ALL_NODES, headers);
         self.forged(kind, vec![self.frame(TO_ALL, types, &packet)])
     }
 
-    fn for_host(&mut self, kind: &'static str, to: Ipv6Addr, headers: &[(u8, [u8; 7])]) -> Forged {
+    fn for_host(
+        &mut self,
+        kind: &'static str,
+        to: Ipv6Addr,
+        headers: &[(u8, [u8; 7])],
+    ) -> ForgedMessage {
         let packet = self.advertise(to, headers);
         self.forged(kind, vec![self.frame(self.host_mac, &[IPV6], &packet)])
     }
@@ -184,7 +194,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
 
 /// Writes each of [`KINDS`]. `route` is the host's way out.
-pub(super) fn all(node: &Node, from: &Container, route: &str) -> Vec<Forged> {
+pub(super) fn all(node: &Node, from: &Container, route: &str) -> Vec<ForgedMessage> {
     let mut writer = Writer::new(node, from);
     let (host, other) = (writer.host, address(node, "global"));
     let (hop, options, routing) = ((HOP_BY_HOP, PADDING), (OPTIONS, PADDING), (ROUTING, [0; 7]));
@@ -212,7 +222,7 @@ pub(super) fn all(node: &Node, from: &Container, route: &str) -> Vec<Forged> {
 }
 
 /// In the name of the host's router: another router is the better one for an address.
-fn redirect(writer: &mut Writer, route: &str) -> Forged {
+fn redirect(writer: &mut Writer, route: &str) -> ForgedMessage {
     let gateway = route.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
     let mut message = vec![REDIRECTION, 0, 0, 0, 0, 0, 0, 0];
     message.extend(writer.router().octets());
@@ -225,7 +235,7 @@ fn redirect(writer: &mut Writer, route: &str) -> Forged {
 const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 1);
 
 /// Writes each of [`IN_FRAGMENTS`].
-pub(super) fn in_fragments(node: &Node, from: &Container) -> Vec<Forged> {
+pub(super) fn in_fragments(node: &Node, from: &Container) -> Vec<ForgedMessage> {
     let mut writer = Writer::new(node, from);
     let mut whole = |ends: &[usize]| {
         let packet = writer.advertise(ALL_NODES, &[(OPTIONS, PADDING)]);
@@ -249,7 +259,7 @@ pub(super) fn in_fragments(node: &Node, from: &Container) -> Vec<Forged> {
 }
 
 /// Writes each of [`IN_VLANS`].
-pub(super) fn in_vlans(node: &Node, from: &Container) -> Vec<Forged> {
+pub(super) fn in_vlans(node: &Node, from: &Container) -> Vec<ForgedMessage> {
     let mut writer = Writer::new(node, from);
     let types: [&[u16]; 5] = [
         &[TAG, IPV6],
@@ -258,7 +268,7 @@ pub(super) fn in_vlans(node: &Node, from: &Container) -> Vec<Forged> {
         &[SERVICE_TAG, IPV6],
         &[SERVICE_TAG, TAG, IPV6],
     ];
-    let mut all: Vec<Forged> =
+    let mut all: Vec<ForgedMessage> =
         IN_VLANS.into_iter().zip(types).map(|(kind, of)| writer.for_all(kind, of, &[])).collect();
     // The first tag's VLAN 1, with which bridges begin.
     for frame in all.iter_mut().take(2).flat_map(|one| &mut one.frames) {
@@ -268,7 +278,7 @@ pub(super) fn in_vlans(node: &Node, from: &Container) -> Vec<Forged> {
 }
 
 /// Sends each frame.
-pub(super) fn send(from: &Container, forged: &[Forged]) {
+pub(super) fn send(from: &Container, forged: &[ForgedMessage]) {
     let shown = from.sh("ip -o link show dev eth0");
     let ifindex = shown.split(':').next().unwrap().parse().unwrap();
     from.enter(|| {
@@ -280,7 +290,7 @@ pub(super) fn send(from: &Container, forged: &[Forged]) {
 }
 
 /// Returns the kinds that the host has heard.
-pub(super) fn heard(node: &Node, forged: &[Forged]) -> Vec<&'static str> {
+pub(super) fn heard(node: &Node, forged: &[ForgedMessage]) -> Vec<&'static str> {
     let routes = node.sh(&format!("ip -6 route show default; ip -6 route get {FAR}"));
     forged.iter().filter(|one| routes.contains(&one.shows)).map(|one| one.kind).collect()
 }

@@ -54,7 +54,7 @@ impl Daemon {
         node: &Node,
         mut but: impl FnMut(&Request) -> Option<Reply> + Send + 'static,
     ) -> Self {
-        let given = Given(node.dir("ipam"));
+        let given = AssignedAddresses(node.dir("ipam"));
         for request in left(node) {
             given.answer(&request);
         }
@@ -89,9 +89,9 @@ impl Daemon {
 }
 
 /// The assigned addresses.
-pub(crate) struct Given(pub(crate) PathBuf);
+pub(crate) struct AssignedAddresses(pub(crate) PathBuf);
 
-impl Given {
+impl AssignedAddresses {
     pub(crate) fn answer(&self, request: &Request) -> Answer {
         match request {
             Request::Assign(AssignRequest { network, owner, wanted }) => {

@@ -130,7 +130,7 @@ fn a_repair_names_what_it_restored() {
         "sysctl net/ipv4/conf/eth0/arp_notify = \"1\"",
         "sysctl net/core/somaxconn = \"77\"",
     ];
-    assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, expected, "{said:?}");
+    assert_eq!(cni::RepairReport::parse(&said.output.stdout).lines, expected, "{said:?}");
     check(&node, &c1, &config).silent();
 }
 

@@ -76,8 +76,8 @@ fn del_converges_whatever_is_missing() {
             json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_notify": "1" });
         config
     };
-    type Lose = fn(&Node, &testkit::Container);
-    let gone: &[(&str, Lose)] = &[
+    type Loss = fn(&Node, &testkit::Container);
+    let gone: &[(&str, Loss)] = &[
         ("link", |_, c| drop(c.sh("ip link del eth0"))),
         ("namespace", |_, c| c.delete()),
         ("backup", |node, _| drop(node.sh("rm /run/cni/tuning/*"))),

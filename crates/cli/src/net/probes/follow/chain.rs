@@ -11,7 +11,7 @@ use std::iter;
 use std::net::IpAddr;
 
 use diagnose::Hop;
-use kernel::tracefs::{Event, What};
+use kernel::tracefs::{Event, PacketEvent};
 use scene::{Link, Namespace, Scene};
 
 use super::Place;
@@ -79,13 +79,14 @@ struct Follower<'s, 'e> {
 
 /// Returns the places that a packet passed, and after them those that its answer passed.
 pub(super) fn hops(scene: &Scene, sent: &SentPacket<'_>, events: &[Event]) -> Vec<Hop> {
-    let is_mark = |event: &Event| matches!(&event.what, What::Marked(text) if text == sent.mark);
+    let is_mark =
+        |event: &Event| matches!(&event.what, PacketEvent::Marked(text) if text == sent.mark);
     let Some(mark) = events.iter().position(is_mark) else { return Vec::new() };
     let thread = events[mark].thread;
     let own = |event: &Event| thread == event.thread && !event.interrupted;
     let follower = Follower { scene, events, to: sent.to, length: sent.length, back: false };
     let begins = |event: &Event| match &event.what {
-        What::Queued { length, .. } => own(event) && follower.is_sent(*length),
+        PacketEvent::Queued { length, .. } => own(event) && follower.is_sent(*length),
         _ => false,
     };
     let behind = events.iter().enumerate().skip(mark + 1);
@@ -107,7 +108,7 @@ pub(super) fn hops(scene: &Scene, sent: &SentPacket<'_>, events: &[Event]) -> Ve
 /// A packet that does not even reach a device: a filter of the sender's namespace.
 fn dropped_at_once(event: &Event, until: u64, sent: &SentPacket<'_>) -> Option<Hop> {
     match &event.what {
-        What::Dropped { protocol, function, reason, .. }
+        PacketEvent::Dropped { protocol, function, reason, .. }
             if *protocol == ether_type(sent.to) && event.at_us <= until =>
         {
             Some(Hop {
@@ -129,7 +130,7 @@ fn ether_type(to: IpAddr) -> u16 {
 /// Returns the packet that an event names, and the link that sends or has received it.
 fn passing(event: &Event) -> Option<(u64, &str)> {
     match &event.what {
-        What::Queued { packet, link, .. } | What::Received { packet, link, .. } => {
+        PacketEvent::Queued { packet, link, .. } | PacketEvent::Received { packet, link, .. } => {
             Some((*packet, link.as_str()))
         }
         _ => None,
@@ -200,13 +201,15 @@ impl<'s> Follower<'s, '_> {
         };
         for (index, event) in self.events.iter().enumerate().skip(begin) {
             let (link, received) = match &event.what {
-                What::Queued { packet: own, link, length } if *own == packet => {
+                PacketEvent::Queued { packet: own, link, length } if *own == packet => {
                     (link, Some(false).filter(|_| self.is_sent(*length)))
                 }
-                What::Received { packet: own, link, length } if *own == packet => {
+                PacketEvent::Received { packet: own, link, length } if *own == packet => {
                     (link, Some(true).filter(|_| self.is_received(*length)))
                 }
-                What::Dropped { packet: own, protocol, function, reason } if *own == packet => {
+                PacketEvent::Dropped { packet: own, protocol, function, reason }
+                    if *own == packet =>
+                {
                     let after_us = event.at_us.saturating_sub(self.events[way.last].at_us);
                     if *protocol == ether_type(self.to) && way.ends(reason, after_us) {
                         way.drop_at(function, reason);
@@ -295,14 +298,14 @@ impl<'s> Follower<'s, '_> {
         let inside = namespace(self.scene, way.place)?;
         let begins = |event: &Event| match &event.what {
             // The kernel, or a program that listens, sends it where the question arrived.
-            What::Queued { link, length, .. } => {
+            PacketEvent::Queued { link, length, .. } => {
                 way.received
                     && event.interrupted
                     && self.is_sent(*length)
                     && inside.link(link).is_some()
             }
             // It comes from outside, perhaps by another link.
-            What::Received { link, length, .. } => {
+            PacketEvent::Received { link, length, .. } => {
                 !way.received
                     && self.is_received(*length)
                     && inside.link(link).is_some_and(|link| is_uplink(self.scene, way.place, link))
@@ -321,7 +324,7 @@ impl<'s> Follower<'s, '_> {
             }
         }
         // Another probe, of the same length perhaps, was sent from here on.
-        let is_mark = |event: &&Event| matches!(event.what, What::Marked(_));
+        let is_mark = |event: &&Event| matches!(event.what, PacketEvent::Marked(_));
         let until = begin + self.events.iter().skip(begin).take_while(|one| !is_mark(one)).count();
         let early = candidates.iter().filter(|one| **one < until).count();
         let first = match (candidates.as_slice(), early) {
@@ -337,9 +340,9 @@ impl<'s> Follower<'s, '_> {
     fn sent_from(self, begin: usize) -> usize {
         let behind = self.events.get(begin..).unwrap_or_default();
         let is_sent = |(number, mark): &(usize, &Event)| {
-            matches!(mark.what, What::Marked(_))
+            matches!(mark.what, PacketEvent::Marked(_))
                 && behind.iter().skip(*number).any(|event| match &event.what {
-                    What::Queued { length, .. } => {
+                    PacketEvent::Queued { length, .. } => {
                         event.thread == mark.thread && !event.interrupted && self.is_sent(*length)
                     }
                     _ => false,

@@ -23,7 +23,7 @@ use kernel::netns::{Netns, within};
 use kernel::nflog::Packet as Headers;
 use kernel::nft::trace::{Flow, Protocol};
 use kernel::route::{IpFamily, RouteSocket};
-use kernel::tap::{Seen, Tap};
+use kernel::tap::{SeenPacket, Tap};
 use scene::{Link, Namespace, Scene};
 
 use super::flows::is_bridge;
@@ -216,7 +216,7 @@ impl<'s> Post<'s> {
             Some(all.into_iter().filter(|one| one.state.0 & WAITS != 0).map(|one| one.address))
         };
         let silent = inside(self.netns.as_ref(), silent).flatten();
-        let frame = |seen: Seen| Frame {
+        let frame = |seen: SeenPacket| Frame {
             link: seen.ifindex,
             outgoing: seen.outgoing,
             for_another: seen.for_another,

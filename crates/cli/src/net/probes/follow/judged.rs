@@ -1,7 +1,7 @@
 //! Which rule judged a packet, by the packet filter's trace.
 
 use diagnose::Hop;
-use kernel::nft::trace::{Flow, Judged};
+use kernel::nft::trace::{Flow, TraceStep};
 use scene::Scene;
 
 use super::{Place, chain, counted, on_the_way};
@@ -18,7 +18,7 @@ pub(super) struct FilterTrace<'s> {
     /// The namespace.
     pub(super) place: Place<'s>,
     /// What was done to packets.
-    pub(super) judged: Vec<Judged>,
+    pub(super) judged: Vec<TraceStep>,
 }
 
 /// Adds to a packet's hops the rule that dropped it, or its answer. Without tracepoints, also adds
@@ -35,14 +35,14 @@ pub(super) fn add(
         let is_traced = hops.iter().any(|hop| hop.back == back);
         for one in &ordered {
             let is_own =
-                |judged: &&Judged| flows.iter().any(|flow| judged.of_flow(flow) == Some(back));
-            let own: Vec<&Judged> = one.judged.iter().filter(is_own).collect();
+                |judged: &&TraceStep| flows.iter().any(|flow| judged.of_flow(flow) == Some(back));
+            let own: Vec<&TraceStep> = one.judged.iter().filter(is_own).collect();
             let Some(first) = own.first() else { continue };
-            let link = |judged: &Judged| {
+            let link = |judged: &TraceStep| {
                 let inside = chain::namespace(scene, one.place)?;
                 Some(inside.link_of(judged.ifindex_in.or(judged.ifindex_out)?)?.name.clone())
             };
-            let hop = |judged: &Judged| Hop {
+            let hop = |judged: &TraceStep| Hop {
                 container: one.place.map(str::to_owned),
                 link: link(judged),
                 dropped: None,
@@ -60,7 +60,7 @@ pub(super) fn add(
 }
 
 /// Records the rule that dropped a packet: at the hop that is known, or else at this one.
-fn drop_at(hops: &mut Vec<Hop>, hop: Hop, end: &Judged) {
+fn drop_at(hops: &mut Vec<Hop>, hop: Hop, end: &TraceStep) {
     let table = end.table.to_string();
     let rule = Some((table, end.chain.clone(), end.rule.unwrap_or_default()));
     let is_there = |one: &&mut Hop| one.back == hop.back && one.dropped.is_some();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// A packet of the flow, or of its answer, which the rule with handle 7 judges.
-    fn judged(verdict: Verdict, back: bool) -> Judged {
+    fn judged(verdict: Verdict, back: bool) -> TraceStep {
         let mut header = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
         let mut ends = [[10_u8, 88, 0, 2], [198, 51, 100, 1]];
         let mut ports = [[0x9c_u8, 0x40], [0, 80]];
@@ -133,7 +133,7 @@ mod tests {
         }
         header.extend(ends.concat());
         header.extend(ports.concat());
-        Judged {
+        TraceStep {
             table: TableRef::new(Family::Inet, "foreign"),
             chain: "forward".to_owned(),
             rule: Some(7),
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    fn added(mut hops: Vec<Hop>, judged: Vec<Judged>) -> Vec<Hop> {
+    fn added(mut hops: Vec<Hop>, judged: Vec<TraceStep>) -> Vec<Hop> {
         let heard = [FilterTrace { place: None, judged }];
         add(&mut hops, &scene(), Some("c1"), &[flow()], &heard);
         hops

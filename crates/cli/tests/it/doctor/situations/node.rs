@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::traffic::{SILENCE, Server, try_tcp};
-use testkit::{Container, Frozen, Lab, Place, Running, wait_until};
+use testkit::{Container, FrozenCgroup, Lab, Place, RunningProgram, wait_until};
 
 use crate::support::{CommandOutput, EXECUTABLE, call_in};
 use crate::system::address_of;
@@ -149,9 +149,9 @@ pub(in crate::doctor) struct Node {
     /// A listening socket of c1 whose program accepts no connections.
     idle: Option<TcpListener>,
     /// A control group in which a process of `others` is frozen. It ends that, so it goes first.
-    frozen: Option<Frozen>,
+    frozen: Option<FrozenCgroup>,
     /// Processes of the node or of c1.
-    others: Vec<Running>,
+    others: Vec<RunningProgram>,
     addresses: [IpAddr; 2],
     /// The node's ends of the links of c1 and c2.
     ports: [String; 2],
@@ -283,7 +283,7 @@ impl Node {
     /// Lets a process of c1 listen whose control group is frozen then.
     pub(in crate::doctor) fn freeze_program(&mut self) {
         let pid = self.serve_by_process();
-        self.frozen = Some(Frozen::new(pid));
+        self.frozen = Some(FrozenCgroup::new(pid));
     }
 
     /// Lets a process of c1 listen in place of the program that this test is. Returns its number.

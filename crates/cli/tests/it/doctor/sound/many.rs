@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use testkit::share;
 use testkit::traffic::{SILENCE, Server, pings_within, try_tcp};
-use testkit::{Chance, Container, Lab, Place, Running, require};
+use testkit::{Chance, Container, Lab, Place, RunningProgram, require};
 
 use super::kinds::{CLOSED, Kind, OPEN};
 use super::{BUS_ADDRESS, firewalld};
@@ -135,7 +135,7 @@ impl Plan {
         if self.firewalld { Lab::with_processes(name) } else { Lab::new(name) }
     }
 
-    fn prepare(&self, lab: &Lab) -> Option<[Running; 2]> {
+    fn prepare(&self, lab: &Lab) -> Option<[RunningProgram; 2]> {
         let running = self.firewalld.then(|| {
             let running = firewalld(lab);
             zones(lab);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use kernel::living::Noted;
+use kernel::living::NetnsNote;
 use kernel::netns::NetnsId;
 use policy::{Program, Traffic};
 
@@ -20,7 +20,7 @@ pub(in super::super) type Site = (Option<NetnsId>, PathBuf);
 pub(in super::super) struct Container {
     pub(in super::super) site: Site,
     /// What leads to its namespace.
-    pub(in super::super) noted: Noted,
+    pub(in super::super) noted: NetnsNote,
     /// Its attachments.
     pub(in super::super) ids: Vec<Id>,
     /// Their interfaces, with the addresses that are recorded.

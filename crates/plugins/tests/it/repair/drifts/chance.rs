@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use cni::NetworkList;
-use cni_invoke::{Exec, Mixed};
+use cni_invoke::{Exec, MixedExecutor};
 use cni_runtime::{Attachment, Cache, CheckError, PluginFailure, Repairs, Runtime};
 use plugins::Builtins;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ const OTHER_WORDS: [(&str, &str, &str); 3] = [
 ];
 
 /// What differs: the plugin, and its words.
-type Told = Vec<(String, String)>;
+type Differences = Vec<(String, String)>;
 
 /// An attachment as a runtime has it.
 struct Life {
@@ -70,14 +70,14 @@ struct Life {
 }
 
 /// The reports of the three about one damage.
-struct Said {
-    check: Told,
-    dry_run: Told,
+struct Reports {
+    check: Differences,
+    dry_run: Differences,
     /// How often the first two were called.
     asked: usize,
     repairs: Repairs,
     /// CHECK's report after the repair.
-    after: Told,
+    after: Differences,
 }
 
 /// The outcome for one attachment.
@@ -100,7 +100,7 @@ impl Life {
         let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": plugins });
         let list = NetworkList::parse(&serde_json::to_vec(&list).unwrap()).unwrap();
         let builtins = Builtins { roots: node.roots.clone(), build: BUILD };
-        let mixed = Mixed::new(builtins, Exec::new(std::env::vars_os())).unwrap();
+        let mixed = MixedExecutor::new(builtins, Exec::new(std::env::vars_os())).unwrap();
         let cache = Cache::new(node.dir("cache")).volatile();
         let runtime = Runtime::new([node.bin()], Arc::new(mixed)).with_cache(cache);
         let (id, ifname) = (container.name().parse().unwrap(), "eth0".parse().unwrap());
@@ -110,7 +110,7 @@ impl Life {
     }
 
     /// Calls all three, on the host.
-    fn ask(&self) -> Said {
+    fn ask(&self) -> Reports {
         let (mut check, mut dry_run) = (self.check(), self.dry_run());
         let mut asked = 1;
         while check != dry_run && asked < TRIES {
@@ -119,24 +119,24 @@ impl Life {
         }
         let repairs = self.runtime.repair_list(&self.list, &self.attachment, None);
         let repairs = repairs.unwrap_or_else(|error| panic!("{error}"));
-        Said { check, dry_run, asked, repairs, after: self.check() }
+        Reports { check, dry_run, asked, repairs, after: self.check() }
     }
 
-    fn check(&self) -> Told {
+    fn check(&self) -> Differences {
         match self.runtime.check_whole_list(&self.list, &self.attachment, None) {
-            Ok(()) => Told::new(),
-            Err(CheckError::Plugin { first, others }) => told(iter::once(&first).chain(&others)),
+            Ok(()) => Differences::new(),
+            Err(CheckError::Plugin { first, others }) => reports(iter::once(&first).chain(&others)),
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn dry_run(&self) -> Told {
+    fn dry_run(&self) -> Differences {
         let found = self.runtime.survey_list(&self.list, &self.attachment, None);
-        told(&found.unwrap_or_else(|error| panic!("{error}")).left)
+        reports(&found.unwrap_or_else(|error| panic!("{error}")).left)
     }
 }
 
-fn told<'f>(failures: impl IntoIterator<Item = &'f PluginFailure>) -> Told {
+fn reports<'f>(failures: impl IntoIterator<Item = &'f PluginFailure>) -> Differences {
     let failures = failures.into_iter();
     failures.map(|failure| (failure.plugin_type.clone(), failure.error.to_string())).collect()
 }
@@ -164,8 +164,8 @@ fn is_named(plugin: &str, said: &str, repairs: &Repairs) -> bool {
 }
 
 /// Returns what is wrong with the reports about a damage for which CHECK must say these words.
-fn problems(words: &str, said: &Said) -> Vec<String> {
-    let Said { check, dry_run, repairs, after, .. } = said;
+fn problems(words: &str, said: &Reports) -> Vec<String> {
+    let Reports { check, dry_run, repairs, after, .. } = said;
     let mut problems = Vec::new();
     if check != dry_run {
         problems.push(format!("CHECK says {check:#?}, the dry run {dry_run:#?}"));
@@ -182,7 +182,7 @@ fn problems(words: &str, said: &Said) -> Vec<String> {
         Some(_) => {}
     }
     if !repairs.left.is_empty() {
-        problems.push(format!("the repair leaves {:#?}", told(&repairs.left)));
+        problems.push(format!("the repair leaves {:#?}", reports(&repairs.left)));
     }
     if !after.is_empty() {
         problems.push(format!("after the repair CHECK says {after:#?}"));

@@ -8,32 +8,32 @@ const LENGTH: u32 = 201;
 const MARK: &str = "netwright probe 0";
 
 fn marked() -> Event {
-    event(100, US, false, What::Marked(MARK.to_owned()))
+    event(100, US, false, PacketEvent::Marked(MARK.to_owned()))
 }
 
-fn event(at_us: u64, thread: u32, interrupted: bool, what: What) -> Event {
+fn event(at_us: u64, thread: u32, interrupted: bool, what: PacketEvent) -> Event {
     Event { at_us, thread, interrupted, what }
 }
 
 /// Our thread sends at a device.
 fn sent(packet: u64) -> Event {
-    let what = What::Queued { packet, link: "eth0".to_owned(), length: LENGTH + 14 };
+    let what = PacketEvent::Queued { packet, link: "eth0".to_owned(), length: LENGTH + 14 };
     event(110, US, false, what)
 }
 
 fn queued(packet: u64, link: &str) -> Event {
-    let what = What::Queued { packet, link: link.to_owned(), length: LENGTH + 14 };
+    let what = PacketEvent::Queued { packet, link: link.to_owned(), length: LENGTH + 14 };
     event(120, IDLE, true, what)
 }
 
 fn received(packet: u64, link: &str) -> Event {
-    let what = What::Received { packet, link: link.to_owned(), length: LENGTH };
+    let what = PacketEvent::Received { packet, link: link.to_owned(), length: LENGTH };
     event(120, IDLE, true, what)
 }
 
 fn dropped(packet: u64, function: &str, reason: &str) -> Event {
     let (function, reason) = (function.to_owned(), reason.to_owned());
-    event(130, IDLE, true, What::Dropped { packet, protocol: IPV4, function, reason })
+    event(130, IDLE, true, PacketEvent::Dropped { packet, protocol: IPV4, function, reason })
 }
 
 /// Returns the hops as text: `<` is the way back.
@@ -114,7 +114,7 @@ fn an_address_is_given_to_another_packet() {
     let events = [&way[..4], &[long_after.clone()]].concat();
     assert_eq!(told(OUT, &events), expected[..3]);
     // But one may wait for a neighbour that does not answer.
-    if let What::Dropped { reason, .. } = &mut long_after.what {
+    if let PacketEvent::Dropped { reason, .. } = &mut long_after.what {
         "NEIGH_FAILED".clone_into(reason);
     }
     let events = [&way[..4], &[long_after]].concat();
@@ -147,7 +147,7 @@ fn an_answer_from_outside_is_followed() {
     // Two packets may be the answer.
     assert_eq!(told_with(&[received(9, "up0")]), [""; 0]);
     // But the second comes when another probe was sent.
-    let other = event(125, US + 1, false, What::Marked("netwright probe 1".to_owned()));
+    let other = event(125, US + 1, false, PacketEvent::Marked("netwright probe 1".to_owned()));
     let mut sent_then = sent(10);
     sent_then.thread = US + 1;
     let both = [other.clone(), sent_then, received(9, "up0")];
