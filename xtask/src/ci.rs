@@ -11,7 +11,7 @@ use crate::skips::{self, Skip};
 use crate::torture::{self, TortureRow};
 use crate::{
     arm64, book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec,
-    suite, vm,
+    suite, vm, words,
 };
 
 /// How much a run does.
@@ -85,6 +85,7 @@ const BUILD: Stage = &[
         ("downloads", |extent| downloads(extent).map(Report::check)),
         ("format", |_| cargo("cargo fmt --all --check", "fmt")),
         ("spec", |_| spec::check().map(Report::check)),
+        ("words", |_| words::check().map(Report::check)),
         ("dependencies", |_| dependencies::check().map(Report::check)),
     ],
 ];

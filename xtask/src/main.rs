@@ -36,6 +36,7 @@ mod suite;
 mod symbols;
 mod torture;
 mod vm;
+mod words;
 
 use std::process::ExitCode;
 
@@ -66,6 +67,8 @@ cargo xtask COMMAND
                     build again, and say which file of which artefact in FOLDER differs
   deps              check licences, sources, forbidden crates, duplicates and layers; runs cargo-deny if it is installed
   spec              check that each rule in docs/spec has a test that exists, or a reason
+  words             check the words of the code, and subjects of commits, by xtask/words.txt
+  words --lower     write the numbers of today into that list, where they are lower
   vm [--full] [-p PACKAGE] [-- FILTER…]
                     run in a virtual machine the tests with vm_ in their names, or those that match
   vm --sh SCRIPT    run a shell script there
@@ -100,6 +103,8 @@ fn main() -> ExitCode {
         ["release", rest @ ..] => release::command(rest),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),
+        ["words"] => words::check().map(|note| println!("{note}")),
+        ["words", "--lower"] => words::lower().map(|note| println!("{note}")),
         ["vm", "--sh", script] => vm::shell(script),
         ["vm", "--full", chosen @ ..] => vm::command(ci::Extent::Full, chosen),
         ["vm", chosen @ ..] => vm::command(ci::Extent::EveryChange, chosen),
