@@ -161,8 +161,7 @@ pub(crate) fn lower() -> Result<String, String> {
             .then(|| line.replacen(&format!(" {} ", entry.left), &format!(" {now} "), 1))
     };
     let lines = text.lines().map(|line| lower(line).unwrap_or_else(|| line.to_owned()));
-    let lines: Vec<String> =
-        lines.filter(|line| entry(line).is_none_or(|entry| entry.left != 0)).collect();
+    let lines: Vec<String> = lines.collect();
     fs::write(&path, lines.join("\n") + "\n").map_err(|error| format!("{LIST}: {error}"))?;
     Ok(format!("wrote {LIST}"))
 }

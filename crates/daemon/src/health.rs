@@ -18,11 +18,11 @@ use crate::notify;
 
 /// What a service knows of itself; copies share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Health(Arc<Shared>);
+pub(crate) struct Health(Arc<HealthState>);
 
 /// What copies share.
 #[derive(Debug)]
-struct Shared {
+struct HealthState {
     service: &'static str,
     manager: Manager,
     /// How long a turn may take.
@@ -115,7 +115,7 @@ impl Health {
         };
         let (unheard, inner) = (AtomicBool::new(false), Mutex::new(inner));
         let figures = OnceLock::new();
-        Health(Arc::new(Shared { service, manager, watchdog, wall, unheard, figures, inner }))
+        Health(Arc::new(HealthState { service, manager, watchdog, wall, unheard, figures, inner }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

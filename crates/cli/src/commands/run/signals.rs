@@ -23,13 +23,13 @@ const SI_KERNEL: i32 = 0x80;
 
 /// Catches signals and passes them on to the command, once there is one.
 pub(super) struct Signals {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<SignalState>>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SignalState {
     child: Option<OwnedFd>,
     /// Signals that came before the command was known, each number once and in order: the command
     /// may be running by then.
@@ -42,7 +42,7 @@ impl Signals {
         let wanted = FORWARDED.iter().filter(|signal| !ignored.contains(signal));
         let mut caught = SignalsInfo::<WithRawSiginfo>::new(wanted)?;
         let handle = caught.handle();
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new(Mutex::new(SignalState::default()));
         let seen = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for info in caught.forever() {
@@ -75,7 +75,7 @@ impl Drop for Signals {
     }
 }
 
-impl Shared {
+impl SignalState {
     fn receive(&mut self, number: i32, code: i32) {
         match &self.child {
             // The terminal signals the whole foreground process group, to which the command
@@ -102,7 +102,7 @@ fn pass_on(child: &OwnedFd, number: i32) {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<SignalState>) -> std::sync::MutexGuard<'_, SignalState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,7 +131,7 @@ mod tests {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         assert_eq!(lines.next().as_deref(), Some("ready"));
 
-        let mut shared = Shared::default();
+        let mut shared = SignalState::default();
         shared.receive(SIGUSR1, 0);
         shared.receive(SIGUSR1, 0);
         let pid = Pid::from_child(&child);

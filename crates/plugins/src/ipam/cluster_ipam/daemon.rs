@@ -40,7 +40,10 @@ impl Daemon {
     }
 
     /// Requests addresses, and waits for a daemon that is not there yet and may come.
-    pub(super) fn assigned(&self, request: &Request) -> Result<Vec<AssignedAddress>, DaemonFailure> {
+    pub(super) fn assigned(
+        &self,
+        request: &Request,
+    ) -> Result<Vec<AssignedAddress>, DaemonFailure> {
         match self.ask(request, self.0.start_timeout(), ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),
