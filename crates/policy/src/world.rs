@@ -92,8 +92,8 @@ pub struct World {
     /// How many changes were made.
     changes: u64,
     /// What many pods have in common, each once.
-    labels: Shared<Labels>,
-    ports: Shared<Vec<NamedPort>>,
+    labels: ValuePool<Labels>,
+    ports: ValuePool<Vec<NamedPort>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
     /// A node, and the addresses that its host has.
     host: Option<(String, BTreeSet<IpAddr>)>,
@@ -494,15 +494,15 @@ impl World {
 
 /// Values, each kept once, with how many pods have it.
 #[derive(Debug, Clone)]
-struct Shared<T>(BTreeMap<Arc<T>, usize>);
+struct ValuePool<T>(BTreeMap<Arc<T>, usize>);
 
-impl<T> Default for Shared<T> {
+impl<T> Default for ValuePool<T> {
     fn default() -> Self {
-        Shared(BTreeMap::new())
+        ValuePool(BTreeMap::new())
     }
 }
 
-impl<T: Ord> Shared<T> {
+impl<T: Ord> ValuePool<T> {
     /// Counts a value, and returns the equal one that is there already.
     fn share(&mut self, value: Arc<T>) -> Arc<T> {
         let there = self.0.get_key_value(&value).map(|(there, _)| there.clone());

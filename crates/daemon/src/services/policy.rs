@@ -91,7 +91,7 @@ use self::lists::Origin;
 use self::log::Counters;
 use self::records::{Id, id};
 use self::server::{Order, Reply, Server, ThreadEvent};
-use self::shared::Shared;
+use self::shared::SharedEngine;
 use super::Stop;
 use super::outlet::{self, Inlet};
 use super::pace::{Pace, thread_time};
@@ -171,7 +171,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         PolicySource::Kubernetes => Origin::Server,
     };
     let engine = Engine::new(&node, origin, isolate::isolation(config), disk.read());
-    let shared = Shared::new(engine).map_err(failed)?;
+    let shared = SharedEngine::new(engine).map_err(failed)?;
     let listener = process.listen(&config.socketpath).map_err(failed)?;
     let (inlet, outlet) = outlet::pair().map_err(failed)?;
     let (source, files) = match config.source.0 {
@@ -268,7 +268,7 @@ fn logging(config: &config::Policy) -> Logging {
 }
 
 struct Service {
-    shared: Shared,
+    shared: SharedEngine,
     filter: Filter,
     links: Links,
     server: Server,
@@ -303,7 +303,7 @@ struct Service {
 impl Service {
     fn new(
         config: &config::Policy,
-        shared: Shared,
+        shared: SharedEngine,
         (filter, links): (Filter, Links),
         server: Server,
         process: &Process,

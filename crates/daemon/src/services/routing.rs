@@ -105,7 +105,7 @@ use routing::{
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
-use self::answers::Shared;
+use self::answers::SharedRouting;
 use self::apply::Kind;
 use self::cluster_nodes::{ClusterNodes, NodeReport, NodesEvent};
 use self::counts::Counts;
@@ -375,7 +375,7 @@ struct Service {
     settings: Settings,
     /// This node's name.
     node: String,
-    shared: Shared,
+    shared: SharedRouting,
     clock: Clock,
     health: Health,
     netlink: RouteSocket,
@@ -472,7 +472,7 @@ impl Service {
         };
         let filter =
             Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
-        let shared = Shared::new(Routing::new(settings.clone(), &node)).map_err(failed)?;
+        let shared = SharedRouting::new(Routing::new(settings.clone(), &node)).map_err(failed)?;
         let clock = Clock::start();
         let counts = Counts::default();
         let (of_nodes, counted) = (shared.clone(), counts.clone());

@@ -13,7 +13,7 @@ use super::drops::{self, Drops, Page};
 use super::engine::Engine;
 use super::listing::{DirectionState, PodRow, UnknownAttachment, list};
 use super::question::{End, Question, judge};
-use super::shared::Shared;
+use super::shared::SharedEngine;
 
 /// The targets: all policies and this node's pods, what holds for a connection
 /// (`SOURCE/DESTINATION/PROTOCOL/PORT`, and `/NETWORK` for a further one), what was dropped after a
@@ -24,7 +24,7 @@ pub(crate) const DROPS: &str = "/drops/";
 pub(crate) const ACCEPT: &str = "POST /accept";
 
 /// Answers a question, if it is one of these.
-pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answer> {
+pub(super) fn answer(shared: &SharedEngine, kept: &Drops, target: &str) -> Option<Answer> {
     if target == POLICIES {
         return Some(policies(shared));
     }
@@ -49,7 +49,7 @@ pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answ
     })
 }
 
-fn policies(shared: &Shared) -> Answer {
+fn policies(shared: &SharedEngine) -> Answer {
     let engine = shared.engine();
     let unknown = engine.unknown().map(|(attachment, addresses)| {
         let name = attachment.label();
@@ -70,7 +70,7 @@ fn policies(shared: &Shared) -> Answer {
     Answer::json(&listing)
 }
 
-fn explain(shared: &Shared, question: &str) -> Answer {
+fn explain(shared: &SharedEngine, question: &str) -> Answer {
     let mut question = match Question::of_target(question) {
         Ok(question) => question,
         Err(why) => return Answer::text(404, &why),

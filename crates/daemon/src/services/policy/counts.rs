@@ -9,7 +9,7 @@ use policy::{Direction, PolicyId};
 
 use super::log::Counters;
 use super::records::Attachment;
-use super::shared::Shared;
+use super::shared::SharedEngine;
 
 /// What is counted while work is done; copies share it.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +42,7 @@ impl Counts {
 }
 
 /// Returns what is known, and what was counted.
-pub(super) fn figures(shared: &Shared, counts: &Counts, counters: &Counters) -> Vec<Figure> {
+pub(super) fn figures(shared: &SharedEngine, counts: &Counts, counters: &Counters) -> Vec<Figure> {
     let mut figures = of_engine(shared);
     let counted = |which: &AtomicU64| which.load(Ordering::Relaxed);
     let changes = |result: &str, which: &AtomicU64| {
@@ -67,7 +67,7 @@ pub(super) fn figures(shared: &Shared, counts: &Counts, counters: &Counters) -> 
     figures
 }
 
-fn of_engine(shared: &Shared) -> Vec<Figure> {
+fn of_engine(shared: &SharedEngine) -> Vec<Figure> {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let engine = shared.engine();
     let world = engine.world();

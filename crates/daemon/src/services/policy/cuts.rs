@@ -33,7 +33,7 @@ use super::counts::Counts;
 use super::engine::Container;
 use super::inside;
 use super::server::Reply;
-use super::shared::Shared;
+use super::shared::SharedEngine;
 use crate::health::Health;
 use crate::services::setup::words;
 
@@ -54,7 +54,11 @@ pub(super) struct Cuts {
 
 impl Cuts {
     /// Starts the thread, which works in the namespace of its caller.
-    pub(super) fn start(shared: Shared, counts: Counts, health: Health) -> std::io::Result<Self> {
+    pub(super) fn start(
+        shared: SharedEngine,
+        counts: Counts,
+        health: Health,
+    ) -> std::io::Result<Self> {
         let (to, from) = channel();
         let cutter = Cutter { shared, counts, health, conntrack: None };
         std::thread::Builder::new().name("cuts".to_owned()).spawn(move || cutter.run(&from))?;
@@ -148,7 +152,7 @@ fn end_all(
 }
 
 struct Cutter {
-    shared: Shared,
+    shared: SharedEngine,
     counts: Counts,
     health: Health,
     /// It stays open. Closing it just after the packet filter has lost something takes the kernel a

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inside;
 use super::log::{self, Counters, DropCounts};
-use super::shared::Shared;
+use super::shared::SharedEngine;
 use crate::health::Health;
 
 /// The version of what is answered.
@@ -101,7 +101,7 @@ pub(crate) struct InsideDrops {
 }
 
 /// Reads the counters in containers' namespaces, of those that have dropped something.
-pub(super) fn in_containers(shared: &Shared) -> Vec<InsideDrops> {
+pub(super) fn in_containers(shared: &SharedEngine) -> Vec<InsideDrops> {
     let containers = shared.engine().containers();
     let read = containers.iter().filter_map(|container| {
         let DroppedPackets { incoming, outgoing, revived } = inside::dropped(container)?;
@@ -148,7 +148,12 @@ impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
     /// process lives. If that is impossible, the service goes on without it, and its status says
     /// so.
-    pub(super) fn start(group: u16, shared: Shared, health: Health, counters: Counters) -> Self {
+    pub(super) fn start(
+        group: u16,
+        shared: SharedEngine,
+        health: Health,
+        counters: Counters,
+    ) -> Self {
         let drops = Drops { counters, ..Drops::default() };
         let fail = |why: String| {
             health.needs(NEED, Err(why.clone()));
@@ -257,7 +262,7 @@ impl Drops {
 }
 
 /// Takes what is logged until that is impossible; returns why.
-fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
+fn listen(mut socket: NflogSocket, shared: &SharedEngine, drops: &Drops) -> String {
     loop {
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
             Ok(_) => {}
@@ -301,7 +306,7 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
 }
 
 /// Returns where each packet was seen, at the end of the pod, if there are further networks here.
-fn seen_at(shared: &Shared, heard: &LogBatch) -> Vec<Option<Link>> {
+fn seen_at(shared: &SharedEngine, heard: &LogBatch) -> Vec<Option<Link>> {
     if shared.engine().networks().attachments().next().is_none() {
         return vec![None; heard.packets.len()];
     }
@@ -592,7 +597,7 @@ mod tests {
         let _db = lab.container("db");
         lab.sh(SETUP);
         web.sh("ping -c 1 -W 10 10.0.0.254 >/dev/null");
-        let shared = Shared::knowing(world());
+        let shared = SharedEngine::knowing(world());
         // Few are logged, however long it takes to send them.
         let logging = Logging { rate: 1, ..Logging::default() };
         let drops = lab.enter(|| {

@@ -19,7 +19,7 @@ use state::{Index, Lock, Roots};
 use super::engine::{AddressTarget, Place, Todo};
 use super::inside::{self, DesiredFilters, InsideFilters};
 use super::records::{Attachment, Id};
-use super::shared::Shared;
+use super::shared::SharedEngine;
 
 /// How long a plugin may hold the lock: it makes one small transaction and writes a file.
 const LOCK_TIME: Duration = Duration::from_secs(5);
@@ -115,7 +115,7 @@ impl Filter {
     /// has a verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
-        shared: &Shared,
+        shared: &SharedEngine,
         todo: &mut Todo,
     ) -> Result<TableDifference, FirewallError> {
         let _lock = self.lock()?;
@@ -153,7 +153,7 @@ impl Filter {
     /// since. Returns how many another program had changed.
     pub(super) fn bring_inside(
         &mut self,
-        shared: &Shared,
+        shared: &SharedEngine,
         closed: &BTreeSet<Id>,
         all: bool,
     ) -> Result<usize, FirewallError> {
@@ -177,7 +177,7 @@ impl Filter {
     /// many.
     pub(super) fn close_inside_if_missing(
         &mut self,
-        shared: &Shared,
+        shared: &SharedEngine,
     ) -> Result<usize, FirewallError> {
         if !shared.engine().judges_inside() {
             return Ok(0);
@@ -198,7 +198,10 @@ impl Filter {
     }
 
     /// If there is no table, makes one that closes all addresses with a record. Returns how many.
-    pub(super) fn close_if_missing(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+    pub(super) fn close_if_missing(
+        &mut self,
+        shared: &SharedEngine,
+    ) -> Result<usize, FirewallError> {
         if self.table.exists()? {
             return Ok(0);
         }
@@ -207,7 +210,10 @@ impl Filter {
 
     /// Does the same if the table lacks something that is the same for each program. Whoever took
     /// that may have emptied chains of policies too, and what was in these is not known.
-    pub(super) fn close_if_damaged(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+    pub(super) fn close_if_damaged(
+        &mut self,
+        shared: &SharedEngine,
+    ) -> Result<usize, FirewallError> {
         if self.table.exists()? && pods::is_complete(&mut self.table)? {
             return self.close_if_lost(shared);
         }
@@ -216,7 +222,7 @@ impl Filter {
 
     /// Does the same if the table holds less than at the last look. An address that no longer leads
     /// to a chain is closed alone: a plugin removes those of a pod that goes.
-    pub(super) fn close_if_lost(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+    pub(super) fn close_if_lost(&mut self, shared: &SharedEngine) -> Result<usize, FirewallError> {
         if !self.table.exists()? {
             return self.close_all(shared);
         }
@@ -234,14 +240,14 @@ impl Filter {
         self.close_some(shared, is_lost, |link| lost.links.contains(link))
     }
 
-    fn close_all(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+    fn close_all(&mut self, shared: &SharedEngine) -> Result<usize, FirewallError> {
         self.close_some(shared, |_| true, |_| true)
     }
 
     /// Lists the records, and closes those addresses of pods that are picked.
     fn close_some(
         &mut self,
-        shared: &Shared,
+        shared: &SharedEngine,
         picks: impl Fn(&IpAddr) -> bool,
         picks_link: impl Fn(&Link) -> bool,
     ) -> Result<usize, FirewallError> {
@@ -304,7 +310,7 @@ impl Filter {
 
     /// Reads all records of the plugin. A record that cannot be read is logged once, and counts as
     /// it was when it could be read.
-    pub(super) fn records(&mut self, shared: &Shared) -> Vec<Attachment> {
+    pub(super) fn records(&mut self, shared: &SharedEngine) -> Vec<Attachment> {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =
             listed.damaged.iter().map(ToString::to_string).collect();

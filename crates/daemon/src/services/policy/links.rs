@@ -19,7 +19,7 @@ use state::{Index, Roots};
 
 use super::super::pace::{Pace, thread_time};
 use super::super::setup::LONG;
-use super::shared::Shared;
+use super::shared::SharedEngine;
 use crate::health::Health;
 
 /// What the service's health calls them.
@@ -101,7 +101,7 @@ impl Links {
     }
 
     /// Looks at all links, and says in the service's status which are closed.
-    pub(super) fn look(&mut self, shared: &Shared, health: &Health) -> Repairs {
+    pub(super) fn look(&mut self, shared: &SharedEngine, health: &Health) -> Repairs {
         let (begin, worked) = (Instant::now(), thread_time());
         let ended = shared.engine().ended();
         let ends = |key: &AttachmentKey| {

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use super::cluster::{Cluster, Source};
 use super::engine::Event;
 use super::kinds::Kind;
-use super::shared::Shared;
+use super::shared::SharedEngine;
 use super::tell::ServerWrite;
 use crate::listen::Listener;
 use crate::services::line_server::{self, Answers};
@@ -78,7 +78,7 @@ impl Server {
         listener: &Listener,
         outlet: Outlet<ThreadEvent>,
         source: Option<Source>,
-        shared: Shared,
+        shared: SharedEngine,
     ) -> Result<Self, Stop> {
         let (orders, taken) = mpsc::unbounded_channel();
         let runtime = setup::runtime(1)?;

@@ -9,7 +9,7 @@ use crate::bell::Bell;
 /// The engine; copies share it. It is held for decisions, and by the loop while that compares the
 /// packet filter with the program.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(Arc<Inner>);
+pub(super) struct SharedEngine(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -23,18 +23,18 @@ struct Inner {
     bell: Bell,
 }
 
-impl Shared {
+impl SharedEngine {
     pub(super) fn new(engine: Engine) -> std::io::Result<Self> {
         let bell = Bell::new()?;
         let (engine, next) = (Mutex::new(engine), Mutex::new(()));
         let (accepted, listed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { engine, next, accepted, listed, bell })))
+        Ok(SharedEngine(Arc::new(Inner { engine, next, accepted, listed, bell })))
     }
 
     /// An engine of the node `one` that knows these objects, and nothing else.
     #[cfg(test)]
     pub(super) fn knowing(world: policy::World) -> Self {
-        Shared::new(Engine::knowing(world)).unwrap()
+        SharedEngine::new(Engine::knowing(world)).unwrap()
     }
 
     /// Waits for the engine. A thread that takes it again and again, for one packet or one
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn who_waits_has_the_engine_before_who_has_just_had_it() {
-        let shared = Shared::knowing(policy::World::default());
+        let shared = SharedEngine::knowing(policy::World::default());
         let turns = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let held = shared.engine();

@@ -19,7 +19,7 @@ pub(crate) const ACCEPT: &str = "POST /accept";
 /// The state of routing, for the loop and for the threads that answer and probe. A thread holds it
 /// for decisions only, never while it waits.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(Arc<Inner>);
+pub(super) struct SharedRouting(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -29,11 +29,11 @@ struct Inner {
     bell: Bell,
 }
 
-impl Shared {
+impl SharedRouting {
     pub(super) fn new(routing: Routing) -> std::io::Result<Self> {
         let bell = Bell::new()?;
         let (routing, accepted) = (Mutex::new(routing), AtomicBool::new(false));
-        Ok(Shared(Arc::new(Inner { routing, accepted, bell })))
+        Ok(SharedRouting(Arc::new(Inner { routing, accepted, bell })))
     }
 
     pub(super) fn routing(&self) -> MutexGuard<'_, Routing> {

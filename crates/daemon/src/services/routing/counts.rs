@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent::metrics::Figure;
 
-use super::answers::Shared;
+use super::answers::SharedRouting;
 
 /// What the loop counts while it works; copies share it.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +44,7 @@ impl Counts {
 }
 
 /// Returns what is known of the nodes, and what was counted.
-pub(super) fn figures(shared: &Shared, counts: &Counts) -> Vec<Figure> {
+pub(super) fn figures(shared: &SharedRouting, counts: &Counts) -> Vec<Figure> {
     let (table, objects, blocks, is_silent) = {
         let routing = shared.routing();
         let is_silent = routing.cluster().silent_since().is_some();

@@ -9,7 +9,7 @@ use std::thread::{self, Builder, ScopedJoinHandle};
 use routing::Time;
 use routing::plan::Change;
 
-use super::answers::Shared;
+use super::answers::SharedRouting;
 use super::counts::Counts;
 use super::tell;
 
@@ -43,7 +43,7 @@ pub(super) fn are_many(changes: &[Change]) -> bool {
 
 /// Passes to routing what became of changes, and logs which have failed.
 pub(super) fn note<'a>(
-    shared: &Shared,
+    shared: &SharedRouting,
     counts: &Counts,
     now: Time,
     results: impl IntoIterator<Item = (&'a Change, Result<(), String>)>,

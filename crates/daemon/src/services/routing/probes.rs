@@ -11,7 +11,7 @@ use routing::Path;
 use routing::routing::{Answer, Target};
 
 use super::Clock;
-use super::answers::Shared;
+use super::answers::SharedRouting;
 use crate::routes_probe::{by_path, judge};
 
 /// How many paths are asked at once.
@@ -33,7 +33,7 @@ pub(super) struct Probes(mpsc::SyncSender<()>);
 impl Probes {
     /// Starts the thread. It rings when nodes answer after a silence, and each time when no node
     /// has answered.
-    pub(super) fn start(shared: Shared, clock: Clock) -> std::io::Result<Self> {
+    pub(super) fn start(shared: SharedRouting, clock: Clock) -> std::io::Result<Self> {
         let (ask, asked) = mpsc::sync_channel(1);
         std::thread::Builder::new()
             .name("probes".to_owned())
@@ -48,7 +48,7 @@ impl Probes {
     }
 }
 
-fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
+fn work(shared: &SharedRouting, clock: Clock, asked: &mpsc::Receiver<()>) {
     let (mut turn, mut answered) = (0, false);
     loop {
         let some = {
@@ -90,7 +90,7 @@ fn next<I: Iterator>(turn: &mut usize, all: impl Fn() -> I) -> Vec<I::Item> {
 
 /// Asks, and passes the answers to routing. Says whether a node has answered by a path, or there is
 /// no node to ask.
-fn ask(shared: &Shared, clock: Clock, targets: &[Target]) -> bool {
+fn ask(shared: &SharedRouting, clock: Clock, targets: &[Target]) -> bool {
     if targets.is_empty() {
         return true;
     }
