@@ -191,7 +191,7 @@ fn addresses_change(mut fabric: Fabric, tell: impl FnOnce(&Fabric, [&str; 2])) {
     wait_until("the node to be ready", || fabric.routes(1)["phase"] == "ready");
     assert_eq!(numbers(), before, "the tunnels are the same links");
     let log = fabric.nodes[1].service.as_ref().unwrap().log();
-    assert_eq!(log.matches(" ready ").count(), 1, "{log}");
+    assert_eq!(log.matches(": ready ").count(), 1, "{log}");
 }
 
 #[test]
