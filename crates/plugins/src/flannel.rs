@@ -94,7 +94,7 @@ impl Plugin for Flannel {
             match record.read(call)? {
                 // If it fails, the record stays.
                 RecordContent::Delegate(delegate) => {
-                    del(call, &delegate).map_err(Failure::leaving)?
+                    del(call, &delegate).map_err(Failure::leaving)?;
                 }
                 RecordContent::Nothing => {
                     let unrecorded = configured(call).ok().filter(is_ours);

@@ -230,7 +230,7 @@ impl Worker {
             PluginAnswer::Done(result) => spot.living = Some((pod, result)),
             // A later step detaches it like any other.
             PluginAnswer::Died(_) | PluginAnswer::Error(_) if struck => {
-                spot.living = Some((pod, None))
+                spot.living = Some((pod, None));
             }
             // On a busy machine the call is repeated, as a runtime does.
             PluginAnswer::Error(error) if is_late(&error) => {
@@ -257,7 +257,7 @@ impl Worker {
                 }
             }
             PluginAnswer::Died(_) | PluginAnswer::Error(_) if struck => {
-                spot.living = Some((pod, result))
+                spot.living = Some((pod, result));
             }
             PluginAnswer::Error(error) if is_late(&error) => {
                 self.late += 1;

@@ -102,7 +102,7 @@ impl Intents {
             let body = state::read_optional(&path).ok().flatten();
             match body.filter(|_| now_ms.saturating_sub(noted_ms) < LIFETIME_MS) {
                 Some(body) => {
-                    found.push(LeftoverIntent { method, body, name: name.to_owned(), path })
+                    found.push(LeftoverIntent { method, body, name: name.to_owned(), path });
                 }
                 None => drop(state::remove_file(&path)),
             }

@@ -292,7 +292,7 @@ impl Thread {
                     });
                 }
                 Change::Gone(ObservedNode { said: Some(_), .. }) => {
-                    own_is.send_modify(|own| *own = None)
+                    own_is.send_modify(|own| *own = None);
                 }
                 _ => {}
             }

@@ -546,7 +546,7 @@ impl Thread {
                         Ok(WriteOutcome::Gone) => self.doubt.raise(),
                         Ok(WriteOutcome::Conflict) if is_new => turns.lost(now, seed),
                         Ok(WriteOutcome::Written | WriteOutcome::Conflict) => {
-                            turns.written(now, seed)
+                            turns.written(now, seed);
                         }
                         Err(EtcdError::Refused(_)) => turns.lost(now, seed),
                         Err(EtcdError::Away(_)) => turns.away(now, seed),
