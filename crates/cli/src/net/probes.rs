@@ -7,6 +7,7 @@
 
 mod follow;
 mod names;
+mod sizes;
 mod who_has;
 
 use std::collections::BTreeMap;
@@ -16,27 +17,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diagnose::{Answer, Answers, Probe, Question};
-use kernel::echo::{self, Echo};
+use kernel::echo;
 use kernel::netns::{Netns, within};
-use kernel::route::RouteSocket;
 use rustix::net::sockopt;
 use scene::Scene;
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to wait for the answer to each size, after a small packet was answered.
-const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// How many sizes are tried between one that was answered and one that was lost.
-const SIZES: u32 = 6;
-
 /// How many namespaces send at the same time.
 const AT_ONCE: usize = 32;
-
-/// What every link carries, in bytes (RFC 791 §3.1, RFC 8200 §5).
-const ALWAYS_V4: u32 = 576;
-const ALWAYS_V6: u32 = 1280;
 
 /// Sends all questions, those of different namespaces at the same time.
 pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
@@ -99,7 +89,7 @@ fn send(asked: &Probe) -> Answer {
         Probe::Echo { to } => echo_to(*to),
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
-        Probe::Size { to, up_to } => size(*to, *up_to),
+        Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
         Probe::Name { server } => names::ask(*server, TIMEOUT),
         Probe::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
         Probe::WhoHas { address, link } => who_has::ask(*address, link),
@@ -146,47 +136,6 @@ fn connect(to: SocketAddr) -> Answer {
         }
         Err(error) => of_error(&error),
     }
-}
-
-/// Finds the size up to which packets are answered. A router that reports which size fits is no
-/// black hole: the kernel then knows the path's MTU.
-fn size(to: IpAddr, up_to: u32) -> Answer {
-    let always = if to.is_ipv4() { ALWAYS_V4 } else { ALWAYS_V6 };
-    let answers = |size: u32, timeout: Duration| {
-        let question = echo::Question { size, ..echo::Question::small(to) };
-        // Twice, since any single packet may be lost.
-        let echoes = echo::ask_all(&[question, question], timeout)?;
-        Ok::<bool, io::Error>(echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))
-    };
-    let began = Instant::now();
-    match answers(always.min(up_to), TIMEOUT / 2) {
-        Ok(true) => {}
-        Ok(false) => return Answer::Silent { hops: Vec::new() },
-        Err(error) => return of_error(&error),
-    }
-    let answers = |size: u32, timeout: Duration| answers(size, timeout).unwrap_or(false);
-    let after_us = micros(began.elapsed());
-    if up_to <= always || answers(up_to, SIZE_TIMEOUT) || is_told(to, up_to) {
-        return Answer::Reached { after_us };
-    }
-    let (mut answered, mut lost) = (always, up_to);
-    for _ in 0..SIZES {
-        let middle = answered + (lost - answered) / 2;
-        if middle == answered {
-            break;
-        }
-        match answers(middle, SIZE_TIMEOUT) {
-            true => answered = middle,
-            false => lost = middle,
-        }
-    }
-    Answer::UpTo { answered, lost }
-}
-
-/// Says whether the kernel has heard of a smaller MTU on the way.
-fn is_told(to: IpAddr, up_to: u32) -> bool {
-    let route = RouteSocket::open().and_then(|mut socket| socket.route_to(to));
-    route.ok().flatten().and_then(|route| route.mtu).is_some_and(|mtu| mtu < up_to)
 }
 
 #[cfg(test)]
