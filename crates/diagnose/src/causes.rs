@@ -107,7 +107,14 @@ const DEPTHS: [&[&str]; 18] = [
     &["address-duplicate", "mac-duplicate"],
     &["neighbour-wrong", "address-claimed"],
     &["hop-silent"],
-    &["route-covers-pool", "route-refuses", "rule-diverts", "no-way-back", "default-route-silent"],
+    &[
+        "route-covers-pool",
+        "route-refuses",
+        "rule-diverts",
+        "source-rule-missing",
+        "no-way-back",
+        "default-route-silent",
+    ],
     &[
         "no-default-route",
         "vrf-no-route",
@@ -117,6 +124,7 @@ const DEPTHS: [&[&str]; 18] = [
         "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",
+        "local-ports-used",
         "router-advertisements",
     ],
     &[
@@ -161,7 +169,7 @@ const DEPTHS: [&[&str]; 18] = [
         BY_ITSELF,
     ],
     &["gateway-silent", "router-silent", NOT_ASKED],
-    &["path-mtu", "nameserver-silent", "nameserver-fails"],
+    &["path-mtu", "nameserver-silent", "nameserver-half", "nameserver-fails"],
     SYMPTOMS,
 ];
 

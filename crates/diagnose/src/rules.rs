@@ -8,6 +8,7 @@ mod flows;
 mod holes;
 mod inside;
 mod links;
+mod local_ports;
 mod names;
 mod neighbours;
 mod open_vswitch;
@@ -318,6 +319,7 @@ fn family_of(address: std::net::IpAddr) -> Family {
 pub const RULES: &[Rule] = &[
     holes::RULE,
     asked::RULE,
+    local_ports::RULE,
     configuration::RULE,
     attachments::RULE,
     unchecked::RULE,

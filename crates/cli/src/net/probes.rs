@@ -6,6 +6,7 @@
 //! ([`follow`]).
 
 mod follow;
+mod local_ports;
 mod names;
 mod sizes;
 mod who_has;
@@ -20,7 +21,7 @@ use diagnose::{Answer, Answers, Probe, Question};
 use kernel::echo;
 use kernel::netns::{Netns, within};
 use rustix::net::sockopt;
-use scene::Scene;
+use scene::{Scene, Transport};
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,7 +135,10 @@ fn connect(to: SocketAddr) -> Answer {
             let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
             Answer::Reached { after_us: micros(began.elapsed()) }
         }
-        Err(error) => of_error(&error),
+        Err(error) => {
+            let used_up = local_ports::used_up(&error, Transport::Tcp, to);
+            used_up.unwrap_or_else(|| of_error(&error))
+        }
     }
 }
 

@@ -129,8 +129,15 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
-        let one = beyond.first().map(|to| Trip::Outside { from: site, to: *to, with: tcp(443) });
-        found.extend(one.and_then(|trip| not_translated(look, site, &trip)));
+        let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
+        for (to, with) in usual.chain(named(look, site)) {
+            let told = not_translated(look, site, to, with);
+            let is_known = |one: &Finding| {
+                let mut same = found.iter().filter(|known| known.id == one.id);
+                same.any(|known| known.object == one.object && known.hits == one.hits)
+            };
+            found.extend(told.filter(|one| !is_known(one)));
+        }
         found.extend(proxies::judge(look, site, beyond));
         for (to, with) in named(look, site) {
             let sort = Sort::To(to, with);
@@ -149,6 +156,9 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         }
     }
 }
+
+/// Ports that most containers connect to (IANA: `https`, `http`).
+const WEB: [u16; 2] = [443, 80];
 
 fn tcp(port: u16) -> Payload {
     path::carries(Transport::Tcp, Port::Is(port))
@@ -261,7 +271,13 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
 
 /// A rule takes packets from connection tracking, so that their source is not translated, which it
 /// is otherwise.
-fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Finding> {
+fn not_translated(
+    look: Look<'_>,
+    site: &Site<'_>,
+    to: IpAddr,
+    with: Payload,
+) -> Option<Finding> {
+    let trip = &Trip::Outside { from: site, to, with };
     let Outcome::Passes(Passage { source: Truth::No, untracked: Some(place), .. }) =
         follow_filters(look.scene, trip, &[])
     else {
@@ -270,7 +286,7 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Fi
     let without = [place.clone()];
     match follow_filters(look.scene, trip, &without) {
         Outcome::Passes(Passage { source: Truth::Yes, .. }) => {
-            Some(say::not_translated(look, site, &place))
+            Some(say::not_translated(look, site, &place, with))
         }
         _ => None,
     }

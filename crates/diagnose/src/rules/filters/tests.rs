@@ -246,6 +246,16 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let raw = base("raw", Hook::Prerouting, -300, vec![rule(&[iifname("cni0"), notrack])]);
     let scene = with(node(), table(Kin::Inet, "own", vec![raw]));
     assert_eq!(ids(&scene), ["not-translated"]);
+    // Those to one port alone.
+    let of_port = |port| {
+        let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+        let rules = vec![rule(&[tcp_port(port), notrack])];
+        let raw = base("raw", Hook::Prerouting, -300, rules);
+        found(&with(node(), table(Kin::Inet, "perf", vec![raw])))
+    };
+    let says = "packets to TCP port 80 of containers of mynet leave this node with their own addresses, which other hosts cannot answer: inet perf/raw rule 1 exempts them from connection tracking";
+    assert_eq!(of_port(80)[0].says, says);
+    assert_eq!(of_port(9100), []);
     let legacy = |target: &str| {
         let mut scene = node();
         scene.host.filter.legacy = vec![LegacyTable {

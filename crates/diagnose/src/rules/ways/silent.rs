@@ -198,6 +198,8 @@ fn lost(answer: &Answer) -> Option<String> {
         | Answer::UpTo { .. }
         | Answer::Owners { .. }
         | Answer::Named { .. }
+        | Answer::OneKind { .. }
+        | Answer::NoPort { .. }
         | Answer::Addresses { .. }
         | Answer::NotAsked { .. } => None,
     }
