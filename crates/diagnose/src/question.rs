@@ -44,6 +44,11 @@ pub enum Probe {
         /// The size that the links along the way promise, in bytes of IP.
         up_to: u32,
     },
+    /// An echo request to an address of IPv4, for how many hops the answer might still take.
+    HopsLeft {
+        /// The address.
+        to: std::net::Ipv4Addr,
+    },
     /// A question to a server of names, by UDP.
     Name {
         /// The server.
@@ -131,6 +136,11 @@ pub enum Answer {
     Addresses {
         /// The addresses; none if it has none, or there is no such name.
         all: Vec<IpAddr>,
+    },
+    /// The packet of an answer might still take so many hops.
+    HopsLeft {
+        /// How many; a router takes one and sends on what has more.
+        left: u8,
     },
     /// It could not be sent.
     NotAsked {

@@ -91,6 +91,11 @@ fn send(asked: &Probe) -> Answer {
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
         Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
+        Probe::HopsLeft { to } => match echo::hops_left(*to, TIMEOUT / 2) {
+            Ok(Some(left)) => Answer::HopsLeft { left },
+            Ok(None) => Answer::Silent { hops: Vec::new() },
+            Err(error) => of_error(&error),
+        },
         Probe::Name { server } => names::ask(*server, TIMEOUT),
         Probe::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
         Probe::WhoHas { address, link } => who_has::ask(*address, link),

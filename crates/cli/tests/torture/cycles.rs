@@ -148,5 +148,8 @@ fn the_reference_beside_it() {
         .find(|release| release.plugin("bridge").is_some());
     let found = cycles(count(), Some(release.unwrap().directory()), &mut Tally::new());
     eprintln!("MEASURED the reference: {found:?}");
-    assert!(0 < found.exhausted, "the reference no longer finds a pool of the dead full: {found:?}");
+    assert!(
+        0 < found.exhausted,
+        "the reference no longer finds a pool of the dead full: {found:?}"
+    );
 }

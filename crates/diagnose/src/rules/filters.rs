@@ -271,12 +271,7 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
 
 /// A rule takes packets from connection tracking, so that their source is not translated, which it
 /// is otherwise.
-fn not_translated(
-    look: Look<'_>,
-    site: &Site<'_>,
-    to: IpAddr,
-    with: Payload,
-) -> Option<Finding> {
+fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Option<Finding> {
     let trip = &Trip::Outside { from: site, to, with };
     let Outcome::Passes(Passage { source: Truth::No, untracked: Some(place), .. }) =
         follow_filters(look.scene, trip, &[])

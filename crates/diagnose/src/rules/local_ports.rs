@@ -41,7 +41,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 fn seen(to: IpAddr, port: u16, used: u32) -> String {
     let to = std::net::SocketAddr::new(to, port);
-    format!("the kernel found no free port for a question to {to}; {used} of them are connected there")
+    format!(
+        "the kernel found no free port for a question to {to}; {used} of them are connected there"
+    )
 }
 
 fn told(look: Look<'_>, question: &Question, (first, last): (u16, u16)) -> Option<Finding> {
@@ -52,9 +54,8 @@ fn told(look: Look<'_>, question: &Question, (first, last): (u16, u16)) -> Optio
     let called = container.map_or("this node", |container| container.called());
     let object = container.map_or("this node", |container| container.id.as_str());
     let count = u32::from(last) - u32::from(first) + 1;
-    let says = format!(
-        "{called} has no free port to connect from: all {count} local ports are in use"
-    );
+    let says =
+        format!("{called} has no free port to connect from: all {count} local ports are in use");
     let finding = Finding::error("local-ports-used", object, says)
         .at(format!("net.ipv4.ip_local_port_range of {called} is {first} {last}"))
         .advise(format!(
@@ -79,7 +80,8 @@ mod tests {
     use crate::question::Answers;
 
     fn told(all: Vec<(Option<&str>, Probe, Answer)>) -> Vec<(String, usize, Vec<String>)> {
-        let question = |from: Option<&str>, asked| Question { from: from.map(str::to_owned), asked };
+        let question =
+            |from: Option<&str>, asked| Question { from: from.map(str::to_owned), asked };
         let all = all.into_iter().map(|(from, asked, answer)| (question(from, asked), answer));
         let answers = Answers { all: all.collect() };
         let scene = node();
@@ -92,7 +94,8 @@ mod tests {
         let connect = || Probe::Connect { to: "198.51.100.1:80".parse().unwrap() };
         let name = || Probe::Name { server: ip("198.51.100.53") };
         let few = || Answer::NoPort { first: 40_000, last: 40_003, used: 4 };
-        let fix = "nsenter --net=/run/netns/c2 sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\"";
+        let fix =
+            "nsenter --net=/run/netns/c2 sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\"";
         let two = vec![(Some("c2"), connect(), few()), (Some("c2"), name(), few())];
         assert_eq!(told(two), [("c2".to_owned(), 2, vec![fix.to_owned()])]);
         // A range that is wide enough is used up by a program that begins too many.

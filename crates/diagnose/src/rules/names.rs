@@ -87,6 +87,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Some((server, by)) = server_asked(container, asked)
+                && !is_others(container, server)
                 && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, server, by, answer).map(|finding| {
@@ -116,6 +117,11 @@ fn server_asked(container: &Container, asked: &Probe) -> Option<(IpAddr, Transpo
         }
         _ => None,
     }
+}
+
+/// Says whether a server is surely none of a container's: another rule asks it.
+fn is_others(container: &Container, server: IpAddr) -> bool {
+    container.nameservers.as_ref().is_some_and(|own| !own.contains(&server))
 }
 
 /// A container that reaches others, and that has a route to none of its servers: mostly they are of
@@ -362,8 +368,7 @@ fn half(container: &Container, server: IpAddr, answered: &str, lost: &str) -> Fi
 /// Says whether a container has an IPv6 address that is not of its link alone.
 fn has_ipv6(container: &Container) -> bool {
     let links = container.inside.iter().flat_map(|inside| &inside.links);
-    let mut addresses =
-        links.flat_map(|link| &link.addresses).map(|own| own.address.addr());
+    let mut addresses = links.flat_map(|link| &link.addresses).map(|own| own.address.addr());
     addresses.any(|own| own.is_ipv6() && !own.is_loopback() && !is_link_local(own))
 }
 

@@ -93,7 +93,10 @@ pub(super) fn of_lost(
             Probe::Echo { to } | Probe::Size { to, .. } => (*to, WayKind::Outside),
             Probe::Connect { to } => (to.ip(), WayKind::Outside),
             Probe::Name { server } => (*server, WayKind::Names),
-            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => continue,
+            Probe::WhoHas { .. }
+            | Probe::EchoBy { .. }
+            | Probe::HopsLeft { .. }
+            | Probe::NameBelow { .. } => continue,
         };
         let is_lost = matches!(
             answer,

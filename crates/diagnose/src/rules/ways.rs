@@ -3,6 +3,8 @@
 
 mod back;
 mod diverted;
+pub(super) mod endpoints;
+pub(super) mod expired;
 pub(in crate::rules) mod routers;
 mod several;
 mod silent;

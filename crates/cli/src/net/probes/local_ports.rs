@@ -72,9 +72,13 @@ mod tests {
         let word = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
         let line = |port: &u16| {
             let (own, other) = (word([192, 0, 2, 78]), word([198, 51, 100, 10]));
-            format!("   0: {own}:{port:04X} {other}:0050 01 00000000:00000000 00:00000000 0 0 0 9\n")
+            format!(
+                "   0: {own}:{port:04X} {other}:0050 01 00000000:00000000 00:00000000 0 0 0 9\n"
+            )
         };
-        std::iter::once("  sl  local_address ...\n".to_owned()).chain(ports.iter().map(line)).collect()
+        std::iter::once("  sl  local_address ...\n".to_owned())
+            .chain(ports.iter().map(line))
+            .collect()
     }
 
     #[test]

@@ -512,6 +512,16 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
     assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // What it asks for besides, is told.
+    let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
+    let forward = base("forward", Hook::Forward, 0, vec![rule(&[vec![limit], drop()])]);
+    let limited = with(node(), table(Kin::Inet, "fw", vec![forward]));
+    let question = of(Probe::Connect { to: "198.51.100.1:80".parse().unwrap() });
+    let answers = Answers { all: vec![(question, silent.clone())] };
+    let told = judge(Look { scene: &limited, answers: &answers, only: None, to: None });
+    let place = "table inet fw, chain forward, rule 1: ct count over 5 drop";
+    assert_eq!(told[0].place.as_deref(), Some(place));
+    assert!(told[0].advice[0].contains("how many connections c2 keeps to 198.51.100.1:80"));
     // A firewall that drops echo requests may let all else through.
     assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }

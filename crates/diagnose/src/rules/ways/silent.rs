@@ -200,6 +200,7 @@ fn lost(answer: &Answer) -> Option<String> {
         | Answer::Named { .. }
         | Answer::OneKind { .. }
         | Answer::NoPort { .. }
+        | Answer::HopsLeft { .. }
         | Answer::Addresses { .. }
         | Answer::NotAsked { .. } => None,
     }

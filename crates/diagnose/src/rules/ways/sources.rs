@@ -53,8 +53,7 @@ fn astray(
     }
     let table = table_of(inside, link)?;
     let [client, ..] = samples(Family::V4);
-    let RouteDecision::By { link: out, .. } =
-        look_up(inside, Some(address), client, None, Some(0))
+    let RouteDecision::By { link: out, .. } = look_up(inside, Some(address), client, None, Some(0))
     else {
         return None;
     };
