@@ -116,8 +116,27 @@ fn of_error(error: &io::Error) -> Answer {
         Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::PermissionDenied => {
             Answer::Unreachable { error: error.to_string(), hops: Vec::new() }
         }
-        _ => Answer::NotAsked { reason: error.to_string() },
+        kind => Answer::NotAsked { reason: reason(kind, error) },
     }
+}
+
+/// Why the kernel sends nothing, with the cause that its error stands for.
+fn reason(kind: io::ErrorKind, error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let cause = match kind {
+        Kind::AddrNotAvailable => "it has no address from which it may send there",
+        Kind::NetworkDown => "the link by which it leaves is down",
+        _ => match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::NOBUFS) => {
+                "the queue of the link by which it leaves has dropped it, or the table of neighbours is full"
+            }
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                "this program may open no more files"
+            }
+            _ => return error.to_string(),
+        },
+    };
+    format!("{error}: {cause}")
 }
 
 fn echo_to(to: IpAddr) -> Answer {
@@ -159,6 +178,17 @@ mod tests {
         assert!(matches!(connect(to), Answer::Reached { .. }));
         drop(listener);
         assert_eq!(connect(to), Answer::Refused);
+    }
+
+    #[test]
+    fn the_cause_of_an_error_is_told() {
+        let of = |errno: rustix::io::Errno| match of_error(&errno.into()) {
+            Answer::NotAsked { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        assert!(of(rustix::io::Errno::NETDOWN).ends_with(": the link by which it leaves is down"));
+        assert!(of(rustix::io::Errno::NOBUFS).contains("the table of neighbours is full"));
+        assert!(!of(rustix::io::Errno::INVAL).contains(": the"));
     }
 
     #[test]

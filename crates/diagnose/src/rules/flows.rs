@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     judges: "flows of UDP that were translated",
     ids: &["flow-stale"],
     // Without them an address seems to have no owner, and a port no listener.
-    needs: &[Part::Links, Part::Listeners, Part::Conntrack, Part::Nftables, Part::LegacyIptables],
+    needs: &[Part::Links, Part::Listeners, Part::Conntrack],
     asks: led::asks,
     judge,
     ..Rule::NONE

@@ -119,13 +119,9 @@ pub(super) fn matched(
         // linux include/uapi/linux/netfilter/xt_connlimit.h `struct xt_connlimit_info`: a mask of 16
         // bytes, the limit, flags of which the first inverts.
         ("connlimit", _) => {
-            let word = |at: usize| {
-                let bytes = info.get(at..at + 4)?;
-                bytes.try_into().ok().map(u32::from_ne_bytes)
-            };
-            let over = word(20).unwrap_or_default() & 1 == 0;
+            let over = info.u32(20).unwrap_or_default() & 1 == 0;
             let flag = if over { "above" } else { "upto" };
-            let count = word(16).map(|count| format!(" --connlimit-{flag} {count}"));
+            let count = info.u32(16).map(|count| format!(" --connlimit-{flag} {count}"));
             let says = Some(format!("-m connlimit{}", count.unwrap_or_default()));
             Some(vec![Step::Limit { over, says }])
         }

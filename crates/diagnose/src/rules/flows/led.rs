@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use scene::filter::Hook;
-use scene::{Container, Flow};
+use scene::{Container, Flow, Part};
 
 use super::super::{Look, containers, family_of};
 use super::has_owner;
@@ -51,6 +51,10 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 /// The flows of containers that surely no rule would lead now where they go.
 fn left<'s>(look: Look<'s>) -> Vec<(&'s Container, &'s Flow)> {
     let mut all = Vec::new();
+    // A rule that was not read may lead a flow where it goes.
+    if [Part::Nftables, Part::LegacyIptables].iter().any(|part| look.scene.lacks(*part, None)) {
+        return all;
+    }
     for container in containers(look) {
         let nets = || container.attachments.iter().flat_map(|one| &one.addresses);
         let of_own = look.scene.flows.iter().filter(|flow| {

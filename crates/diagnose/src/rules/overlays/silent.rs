@@ -1,10 +1,8 @@
 //! Nothing comes back through a tunnel, although the machine at its other end answers.
 
-use std::net::IpAddr;
-
 use scene::Link;
 
-use super::super::tunnels::of_lost;
+use super::super::tunnels::{of_lost, router};
 use super::{End, TunnelPath, near, remake};
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
@@ -17,13 +15,8 @@ use crate::whose;
 pub(super) fn asks(look: Look<'_>, led: &TunnelPath<'_>) -> Option<Question> {
     let End::At(end) = led.end else { return None };
     near(look, led.tunnel, end)?;
-    router(led).map(|to| Question { from: None, asked: Probe::Echo { to } })
-}
-
-fn router(led: &TunnelPath<'_>) -> Option<IpAddr> {
-    let is_vxlan = led.tunnel.kind.as_deref() == Some("vxlan");
-    let mut hops = led.route.hops.iter().filter(|hop| hop.link == Some(led.tunnel.index));
-    hops.find_map(|hop| hop.via).filter(|_| is_vxlan)
+    router(&look.scene.host, led.route, led.tunnel)
+        .map(|to| Question { from: None, asked: Probe::Echo { to } })
 }
 
 pub(super) fn judge(look: Look<'_>, led: &TunnelPath<'_>, known: &[Finding]) -> Option<Finding> {
@@ -35,7 +28,7 @@ pub(super) fn judge(look: Look<'_>, led: &TunnelPath<'_>, known: &[Finding]) -> 
         _ => false,
     };
     let answers = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
-    let router = router(led)?;
+    let router = router(&look.scene.host, route, tunnel)?;
     let asked = asks(look, led)?;
     let is_silent = look.answers.to(&asked).is_some_and(Answer::is_lost);
     // A machine that answers no echo request tells nothing by its silence in the tunnel.

@@ -132,6 +132,26 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
     assert_eq!(asks(look), []);
 }
 
+/// The network below may lose only what the tunnel sends.
+#[test]
+fn the_other_end_is_asked_through_the_tunnel() {
+    let mut scene = with(vxlan(1450));
+    scene.host.routes.last_mut().unwrap().hops[0].via = Some("10.9.0.2".parse().unwrap());
+    scene.host.routes.push(route("10.9.0.0/30", 41, None));
+    let nothing = Answers::default();
+    let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
+    let to = "10.9.0.2".parse().unwrap();
+    let question = Question { from: None, asked: Probe::Size { to, up_to: 1450 } };
+    assert_eq!(asks(look), std::slice::from_ref(&question));
+    let answers = |answer| Answers { all: vec![(question.clone(), answer)] };
+    let told = found(&scene, &answers(Answer::UpTo { answered: 1350, lost: 1351 }));
+    assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
+    let says = "10.9.0.2, the other end, answers packets of 1350 bytes through vx0, but larger ones are lost without an error";
+    assert_eq!(told[0].seen, [says]);
+    assert_eq!(lines(&found(&scene, &answers(Answer::Reached { after_us: 1 }))), [""; 0]);
+    assert_eq!(lines(&found(&scene, &answers(Answer::Silent { hops: Vec::new() }))), [""; 0]);
+}
+
 #[test]
 fn a_tunnel_that_carries_echo_requests_alone() {
     let mut scene = with(Link { tx_checksums: Some(true), ..vxlan(1450) });

@@ -136,8 +136,9 @@ fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Find
     let called = container.called();
     let names: Vec<String> = dead.iter().map(|(end, _)| end.to_string()).collect();
     let others = if 1 < dead.len() { "do not answer" } else { "does not answer" };
+    let some = if dead.len() < ends.len() { "some connections fail" } else { "connections fail" };
     let says = format!(
-        "{} of the {} machines behind {to}, {}, {others} {called}, so some connections fail",
+        "{} of the {} machines behind {to}, {}, {others} {called}, so {some}",
         dead.len(),
         ends.len(),
         names.join(" and ")
