@@ -137,7 +137,8 @@ const SMALLEST: u32 = 1280;
 /// is not known.
 fn ends(link: &Link) -> impl Iterator<Item = IpAddr> + '_ {
     let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
-    let all = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote);
+    let entries = link.ends.iter().flatten().map(|end| end.to);
+    let all = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote).chain(entries);
     all.filter(|end| !end.is_multicast()).take(ENDS)
 }
 

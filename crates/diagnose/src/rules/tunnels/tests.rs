@@ -1,4 +1,4 @@
-use scene::{Link, Peer, Route, Scene};
+use scene::{Link, Peer, Route, Scene, TunnelEnd};
 
 use super::*;
 use crate::path::samples::node;
@@ -103,6 +103,10 @@ fn the_link_below_is_found_by_where_packets_go() {
     let remote = Some("198.51.100.9".parse().unwrap());
     let by_remote = Link { peer: None, remote, ..vxlan(1500) };
     assert_eq!(silently(&with(by_remote)), ["Warning tunnel-mtu vx0: "]);
+    // Flannel's has an entry for each other node, and names no parent.
+    let entry = TunnelEnd { mac: None, to: "198.51.100.9".parse().unwrap() };
+    let by_entry = Link { peer: None, ends: Some(vec![entry]), ..vxlan(1500) };
+    assert_eq!(silently(&with(by_entry)), ["Warning tunnel-mtu vx0: "]);
     let to_peer = Link { mtu: 1441, ..wireguard(&["203.0.113.0/24"]) };
     assert_eq!(silently(&with(to_peer)), ["Warning tunnel-mtu wg0: "]);
 }
