@@ -29,7 +29,7 @@ use self::say::Sort;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
-use crate::finding::{Family, Finding};
+use crate::finding::{Family, Finding, Way};
 use crate::path::{self, Joint, Outcome, Passage, Site, Stop, StopCause, Trip, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
@@ -131,12 +131,18 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
         let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
         for (to, with) in usual.chain(named(look, site)) {
-            let told = not_translated(look, site, to, with);
-            let is_known = |one: &Finding| {
-                let mut same = found.iter().filter(|known| known.id == one.id);
-                same.any(|known| known.object == one.object && known.hits == one.hits)
+            let Some(told) = not_translated(look, site, to, with) else { continue };
+            let is_same = |known: &&mut Finding| {
+                known.id == told.id && known.object == told.object && known.hits == told.hits
             };
-            found.extend(told.filter(|one| !is_known(one)));
+            match found.iter_mut().find(is_same) {
+                Some(known) => {
+                    let new = told.breaks.into_iter().filter(|way| !known.breaks.contains(way));
+                    let new: Vec<Way> = new.collect();
+                    known.breaks.extend(new);
+                }
+                None => found.push(told),
+            }
         }
         found.extend(proxies::judge(look, site, beyond));
         for (to, with) in named(look, site) {

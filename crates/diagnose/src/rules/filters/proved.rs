@@ -41,12 +41,14 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             if hop.container.is_some() { "inside-dropped" } else { say::id(layer, place.hook) };
         let does = if place.says.ends_with("reject") { "refuses" } else { "drops" };
         let says = format!("{} {does} {what}{to}", place.name());
-        let finding = Finding::error(id, object, says)
-            .at(place.to_string())
-            .seen(seen)
-            .breaks(WayKind::Outside, None)
-            .breaks(WayKind::Names, None)
-            .breaks(WayKind::Gateway, None);
+        let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
+        // What exceeds a limit on one way does not on another one.
+        let ways: &[WayKind] = match (limited(&place.says), &question.asked) {
+            (true, Probe::Name { .. }) => &[WayKind::Names],
+            (true, _) => &[WayKind::Outside],
+            (false, _) => &[WayKind::Outside, WayKind::Names, WayKind::Gateway],
+        };
+        let finding = ways.iter().fold(finding, |finding, way| finding.breaks(*way, None));
         let finding = match limited(&place.says) {
             true => {
                 let from = question.from.as_deref().and_then(|id| look.scene.container(id));
@@ -154,8 +156,12 @@ pub(super) fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, P
         let rule = chain.rules.get(at)?;
         let place = Place::of_rule(table, hook, [&chain.name, &chain.name], at, rule);
         let rejects = rule.steps.iter().any(|step| matches!(step, Step::Reject { .. }));
-        let mut words = conditions(&rule.steps);
-        words.push(if rejects { "reject" } else { "drop" });
-        Some((hop, place.saying(words.join(" ")), layer))
+        let does = if rejects { "reject" } else { "drop" };
+        let words = conditions(&rule.steps);
+        let says = match words.is_empty() {
+            true => does.to_owned(),
+            false => format!("{}: {does}", words.join(", ")),
+        };
+        Some((hop, place.saying(says), layer))
     })
 }

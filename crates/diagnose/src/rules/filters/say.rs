@@ -311,10 +311,14 @@ pub(super) fn not_translated(
     place: &Place,
     with: Payload,
 ) -> Finding {
-    let of = match with {
-        Payload::Tcp { destination: Port::Is(port), .. } => format!(" to TCP port {port}"),
-        Payload::Udp { destination: Port::Is(port), .. } => format!(" to UDP port {port}"),
-        _ => String::new(),
+    let (of, way) = match with {
+        Payload::Tcp { destination: Port::Is(port), .. } => {
+            (format!(" to TCP port {port}"), WayKind::Outside)
+        }
+        Payload::Udp { destination: Port::Is(port), .. } => {
+            (format!(" to UDP port {port}"), WayKind::Names)
+        }
+        _ => (String::new(), WayKind::Outside),
     };
     let says = format!(
         "packets{of} of containers of {} leave this node with their own addresses, which other hosts cannot answer: {} exempts them from connection tracking",
@@ -325,8 +329,7 @@ pub(super) fn not_translated(
         .at(place.to_string())
         .seen(format!("by the rules as they are, the source {} is not translated", site.address))
         .hits(site.container.id.clone())
-        .breaks(WayKind::Outside, Some(site.family()))
-        .breaks(WayKind::Names, Some(site.family()));
+        .breaks(way, Some(site.family()));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     let finding = fix::removal(place, None).into_iter().fold(finding, Finding::help);
     finding.advise("or let the rule exempt only what does not come from containers")

@@ -519,9 +519,10 @@ fn a_rule_that_dropped_a_probe() {
     let question = of(Probe::Connect { to: "198.51.100.1:80".parse().unwrap() });
     let answers = Answers { all: vec![(question, silent.clone())] };
     let told = judge(Look { scene: &limited, answers: &answers, only: None, to: None });
-    let place = "table inet fw, chain forward, rule 1: ct count over 5 drop";
+    let place = "table inet fw, chain forward, rule 1: ct count over 5: drop";
     assert_eq!(told[0].place.as_deref(), Some(place));
     assert!(told[0].advice[0].contains("how many connections c2 keeps to 198.51.100.1:80"));
+    assert_eq!(told[0].breaks.len(), 1);
     // A firewall that drops echo requests may let all else through.
     assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }
