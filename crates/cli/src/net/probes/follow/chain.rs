@@ -268,6 +268,9 @@ impl<'s> Follower<'s, '_> {
                     self.peer(way.place, last, name)
                 }
             }
+            // It goes on inside another packet. At the other end, a link of the same name may be in a
+            // namespace of this kernel.
+            Some(kind) if TUNNELS.contains(&kind) => None,
             // Hardware: it has left.
             None if last.name != "lo" => None,
             _ => same(),
