@@ -247,6 +247,9 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         Help::Command(format!("ip link set dev {name} mtu {fits}"))
     };
     let finding = Finding::warning("tunnel-mtu", name.clone(), says).seen(seen).help(fix);
+    let finding = finding.advise(format!(
+        "do the same at the other end; the program that made {name}, such as flanneld, sets its own value when it starts again, which it takes from the link below"
+    ));
     if !is_proved {
         return Some(finding);
     }
