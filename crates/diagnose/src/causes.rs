@@ -81,7 +81,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 18] = [
+const DEPTHS: [&[&str]; 19] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
@@ -104,19 +104,29 @@ const DEPTHS: [&[&str]; 18] = [
         "tunnel-mtu",
         "tunnel-checksums",
     ],
+    &["tunnel-silent"],
     &["address-duplicate", "mac-duplicate"],
     &["neighbour-wrong", "address-claimed"],
     &["hop-silent"],
-    &["route-covers-pool", "route-refuses", "rule-diverts", "no-way-back", "default-route-silent"],
+    &[
+        "route-covers-pool",
+        "route-refuses",
+        "rule-diverts",
+        "source-rule-missing",
+        "no-way-back",
+        "default-route-silent",
+    ],
     &[
         "no-default-route",
         "vrf-no-route",
         "forwarding-off",
         "hops-too-few",
+        "answers-expire",
         "ipsec-drops",
         "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",
+        "local-ports-used",
         "router-advertisements",
     ],
     &[
@@ -138,6 +148,7 @@ const DEPTHS: [&[&str]; 18] = [
         "switch-decides",
         "switch-drops",
         "reverse-path-filter",
+        "endpoint-silent",
         "port-address-gone",
         "flow-stale",
         "port-taken",
@@ -161,7 +172,7 @@ const DEPTHS: [&[&str]; 18] = [
         BY_ITSELF,
     ],
     &["gateway-silent", "router-silent", NOT_ASKED],
-    &["path-mtu", "nameserver-silent", "nameserver-fails"],
+    &["path-mtu", "nameserver-silent", "nameserver-half", "nameserver-fails"],
     SYMPTOMS,
 ];
 
@@ -170,7 +181,7 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 24] = [
+const PAIRS: [(&str, &str); 25] = [
     ("link-down", "no-default-route"),
     ("link-down", "router-advertisements"),
     ("link-down", "reverse-path-filter"),
@@ -193,6 +204,7 @@ const PAIRS: [(&str, &str); 24] = [
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),
+    ("tunnel-dropped", "tunnel-silent"),
     ("forward-dropped", "path-mtu"),
     ("inside-dropped", BY_ITSELF),
 ];

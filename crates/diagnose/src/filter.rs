@@ -69,6 +69,8 @@ pub struct WalkOutcome {
     pub packet: Packet,
     /// What has translated its destination, and to what.
     pub destination: Option<(Place, NewDestination)>,
+    /// All that may translate its destination, and to what; it may also stay as it is.
+    pub choices: Vec<(Place, NewDestination)>,
     /// Whether its source is translated.
     pub source: Truth,
     /// What has surely translated its source to an address that the rule names, and to which.
@@ -101,6 +103,7 @@ pub fn walk_without(
     let mut walk = Walk {
         unknown: None,
         destination: None,
+        choices: Vec::new(),
         source: Truth::No,
         source_to: None,
         translated: false,
@@ -185,6 +188,7 @@ fn doubt_if_cut(namespace: &Namespace, table: &Table, ends: &mut Ends) {
 struct Walk {
     unknown: Option<Place>,
     destination: Option<(Place, NewDestination)>,
+    choices: Vec<(Place, NewDestination)>,
     source: Truth,
     source_to: Option<(Place, IpAddr)>,
     /// A chain has translated the connection: those after it are not asked.
@@ -194,7 +198,7 @@ struct Walk {
 impl Walk {
     /// Takes what may come of a base chain. Returns the end if the packet does not go on.
     fn take(&mut self, run: &mut Run<'_>, ends: Ends, nat: bool) -> Option<End> {
-        let Ends { accepts, stop, doubt, mut destinations, source, .. } = ends;
+        let Ends { accepts, stop, doubt, mut destinations, choices, source, .. } = ends;
         let others = usize::from(accepts)
             + usize::from(stop.is_some())
             + usize::from(doubt.is_some())
@@ -211,6 +215,7 @@ impl Walk {
         if !nat {
             return None;
         }
+        self.choices.extend(choices);
         if let Some((place, to)) = source {
             let is_certain = others == 1 && destinations.is_empty() && !run.maybe_untracked;
             let is_first = self.source == Truth::No;
@@ -239,6 +244,7 @@ impl Walk {
             end,
             packet: run.packet,
             destination: self.destination,
+            choices: self.choices,
             source: self.source,
             source_to: self.source_to,
             untracked: run.untracked,

@@ -44,6 +44,11 @@ pub enum Probe {
         /// The size that the links along the way promise, in bytes of IP.
         up_to: u32,
     },
+    /// An echo request to an address of IPv4, for how many hops the answer might still take.
+    HopsLeft {
+        /// The address.
+        to: std::net::Ipv4Addr,
+    },
     /// A question to a server of names, by UDP.
     Name {
         /// The server.
@@ -108,10 +113,34 @@ pub enum Answer {
         /// It knows the name, or says that there is none; otherwise its error.
         error: Option<String>,
     },
+    /// A server of names answers questions for addresses of one kind of record, and of another kind
+    /// none.
+    OneKind {
+        /// After how many microseconds it answered the one.
+        after_us: u64,
+        /// The kind of record that it answered: `A`.
+        answered: String,
+        /// That which it did not answer: `AAAA`.
+        lost: String,
+    },
+    /// The sender has no free local port to send it from.
+    NoPort {
+        /// The first port of its range.
+        first: u16,
+        /// The last one.
+        last: u16,
+        /// How many of its sockets are connected to the same end.
+        used: u32,
+    },
     /// A server of names has these addresses for a name.
     Addresses {
         /// The addresses; none if it has none, or there is no such name.
         all: Vec<IpAddr>,
+    },
+    /// The packet of an answer might still take so many hops.
+    HopsLeft {
+        /// How many; a router takes one and sends on what has more.
+        left: u8,
     },
     /// It could not be sent.
     NotAsked {
@@ -136,6 +165,18 @@ impl Probe {
 }
 
 impl Answer {
+    /// Says whether the other end was there: it answered something, or refused.
+    #[must_use]
+    pub fn is_of_other_end(&self) -> bool {
+        matches!(
+            self,
+            Answer::Reached { .. }
+                | Answer::Refused
+                | Answer::Named { .. }
+                | Answer::OneKind { .. }
+        )
+    }
+
     /// Says whether the other end did not answer: nobody did, or a machine on the way refused.
     #[must_use]
     pub fn is_lost(&self) -> bool {

@@ -8,7 +8,7 @@ use scene::{Link, Namespace, NextHop, Route, RouteKind, RouteRule, RuleAction};
 use crate::filter::Truth;
 
 /// linux include/uapi/linux/rtnetlink.h `RT_TABLE_*`.
-const TABLE_DEFAULT: u32 = 253;
+pub(crate) const TABLE_DEFAULT: u32 = 253;
 pub(crate) const TABLE_MAIN: u32 = 254;
 pub(crate) const TABLE_LOCAL: u32 = 255;
 

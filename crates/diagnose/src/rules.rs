@@ -8,6 +8,7 @@ mod flows;
 mod holes;
 mod inside;
 mod links;
+mod local_ports;
 mod names;
 mod neighbours;
 mod open_vswitch;
@@ -220,7 +221,10 @@ fn unanswered(
             Probe::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
             Probe::Name { server } => (*server, Some((Transport::Udp, 53))),
             // It is not asked by IP, or not by the routes.
-            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => continue,
+            Probe::WhoHas { .. }
+            | Probe::EchoBy { .. }
+            | Probe::HopsLeft { .. }
+            | Probe::NameBelow { .. } => continue,
         };
         if family_of(to) != family {
             continue;
@@ -318,6 +322,7 @@ fn family_of(address: std::net::IpAddr) -> Family {
 pub const RULES: &[Rule] = &[
     holes::RULE,
     asked::RULE,
+    local_ports::RULE,
     configuration::RULE,
     attachments::RULE,
     unchecked::RULE,
@@ -334,6 +339,8 @@ pub const RULES: &[Rule] = &[
     ways::ROUTES,
     ways::GATEWAYS,
     ways::SILENT,
+    ways::endpoints::RULE,
+    ways::expired::RULE,
     filters::RULE,
     filters::denied::RULE,
     filters::sender::RULE,

@@ -315,6 +315,13 @@ impl Flow {
         self.status & IPS_SEEN_REPLY != 0
     }
 
+    /// Says whether it is of a zone of its own, such as those of Open vSwitch, which translates by
+    /// its own rules.
+    #[must_use]
+    pub fn has_zone(&self) -> bool {
+        self.key.zone.is_some()
+    }
+
     fn decode(message: &Message<'_>) -> Option<Self> {
         if message.kind != CT_NEW {
             return None;

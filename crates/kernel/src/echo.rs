@@ -115,6 +115,27 @@ pub fn ping_by(
     asker.ping(identifier, address, 0, timeout, tries)
 }
 
+/// Asks an address of IPv4, twice at most, and returns how many hops the packet of its answer might
+/// still take; `None` without an answer, or if the socket does not show it.
+///
+/// # Errors
+/// The kernel's, when it cannot be asked.
+///
+/// # Privileges
+/// CAP_NET_RAW.
+pub fn hops_left(address: Ipv4Addr, timeout: Duration) -> io::Result<Option<u8>> {
+    let address = IpAddr::V4(address);
+    let identifier = identifier();
+    let asker = Asker::open(address, identifier)?;
+    for sequence in 1..=2 {
+        send(&asker.socket, &request(identifier, Question::small(address), sequence), address, 0)?;
+        if let Some(heard) = asker.hear(address, sequence, Instant::now() + timeout)? {
+            return Ok(heard);
+        }
+    }
+    Ok(None)
+}
+
 /// The most questions that are asked at once.
 pub const AT_ONCE: usize = 1024;
 
@@ -372,18 +393,22 @@ impl Asker {
         Ok(None)
     }
 
-    /// Waits until `end` for the address's answer to the question of this number; ignores other
-    /// packets.
     fn wait(&self, address: IpAddr, sequence: u16, end: Instant) -> io::Result<bool> {
+        self.hear(address, sequence, end).map(|heard| heard.is_some())
+    }
+
+    /// Waits until `end` for the address's answer to the question of this number; ignores other
+    /// packets. Returns how many hops its packet might still take, if the socket shows that.
+    fn hear(&self, address: IpAddr, sequence: u16, end: Instant) -> io::Result<Option<Option<u8>>> {
         let mut buffer = [0_u8; 2048];
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(false);
+                return Ok(None);
             }
             let timeout = Timespec::try_from(left).ok();
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
-                Ok(0) => return Ok(false),
+                Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
@@ -393,7 +418,8 @@ impl Asker {
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                     let is_from = from.is_some_and(|from| from.ip() == address);
                     if is_from && self.answer_to(&buffer[..length], address) == Some(sequence) {
-                        return Ok(true);
+                        // RFC 791 §3.1, "Time to Live".
+                        return Ok(Some(buffer.get(8).copied().filter(|_| self.has_ip_header)));
                     }
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}

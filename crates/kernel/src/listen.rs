@@ -223,7 +223,8 @@ fn of_sctp(line: &str, port: u16) -> Option<Socket> {
 
 /// Reads an address as these tables print it: words of 32 bits, each a number in the machine's byte
 /// order.
-pub(crate) fn address_of(hex: &str) -> Option<IpAddr> {
+#[must_use]
+pub fn address_of(hex: &str) -> Option<IpAddr> {
     let words = hex.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;
         u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)

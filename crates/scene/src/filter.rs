@@ -309,6 +309,9 @@ pub enum Step {
     Limit {
         /// For the others.
         over: bool,
+        /// What is limited, in nft's words: `ct count over 5`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        says: Option<String>,
     },
     /// Changes or notes something, and goes on: a mark, a log.
     Effect {

@@ -61,7 +61,7 @@ pub struct Scene {
     pub services: Vec<Service>,
     /// Programs of the node that change its network.
     pub programs: Vec<Program>,
-    /// Flows of UDP to published ports.
+    /// Flows of UDP to published ports, and translated ones of containers.
     pub flows: Vec<Flow>,
     /// What could not be read.
     pub holes: Vec<Hole>,

@@ -360,7 +360,8 @@ pub struct Listener {
     pub frozen: Option<String>,
 }
 
-/// A tracked flow of UDP to a port of the node that is published.
+/// A tracked flow of UDP to a port of the node that is published, or of a container to an address
+/// that is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {

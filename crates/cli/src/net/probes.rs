@@ -6,7 +6,9 @@
 //! ([`follow`]).
 
 mod follow;
+mod local_ports;
 mod names;
+mod sizes;
 mod who_has;
 
 use std::collections::BTreeMap;
@@ -16,27 +18,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diagnose::{Answer, Answers, Probe, Question};
-use kernel::echo::{self, Echo};
+use kernel::echo;
 use kernel::netns::{Netns, within};
-use kernel::route::RouteSocket;
 use rustix::net::sockopt;
-use scene::Scene;
+use scene::{Scene, Transport};
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to wait for the answer to each size, after a small packet was answered.
-const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// How many sizes are tried between one that was answered and one that was lost.
-const SIZES: u32 = 6;
-
 /// How many namespaces send at the same time.
 const AT_ONCE: usize = 32;
-
-/// What every link carries, in bytes (RFC 791 §3.1, RFC 8200 §5).
-const ALWAYS_V4: u32 = 576;
-const ALWAYS_V6: u32 = 1280;
 
 /// Sends all questions, those of different namespaces at the same time.
 pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
@@ -99,7 +90,12 @@ fn send(asked: &Probe) -> Answer {
         Probe::Echo { to } => echo_to(*to),
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
-        Probe::Size { to, up_to } => size(*to, *up_to),
+        Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
+        Probe::HopsLeft { to } => match echo::hops_left(*to, TIMEOUT / 2) {
+            Ok(Some(left)) => Answer::HopsLeft { left },
+            Ok(None) => Answer::Silent { hops: Vec::new() },
+            Err(error) => of_error(&error),
+        },
         Probe::Name { server } => names::ask(*server, TIMEOUT),
         Probe::NameBelow { server, domain } => names::ask_below(*server, domain, TIMEOUT),
         Probe::WhoHas { address, link } => who_has::ask(*address, link),
@@ -120,8 +116,27 @@ fn of_error(error: &io::Error) -> Answer {
         Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::PermissionDenied => {
             Answer::Unreachable { error: error.to_string(), hops: Vec::new() }
         }
-        _ => Answer::NotAsked { reason: error.to_string() },
+        kind => Answer::NotAsked { reason: reason(kind, error) },
     }
+}
+
+/// Why the kernel sends nothing, with the cause that its error stands for.
+fn reason(kind: io::ErrorKind, error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    let cause = match kind {
+        Kind::AddrNotAvailable => "it has no address from which it may send there",
+        Kind::NetworkDown => "the link by which it leaves is down",
+        _ => match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::NOBUFS) => {
+                "the queue of the link by which it leaves has dropped it, or the table of neighbours is full"
+            }
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                "this program may open no more files"
+            }
+            _ => return error.to_string(),
+        },
+    };
+    format!("{error}: {cause}")
 }
 
 fn echo_to(to: IpAddr) -> Answer {
@@ -144,49 +159,11 @@ fn connect(to: SocketAddr) -> Answer {
             let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
             Answer::Reached { after_us: micros(began.elapsed()) }
         }
-        Err(error) => of_error(&error),
-    }
-}
-
-/// Finds the size up to which packets are answered. A router that reports which size fits is no
-/// black hole: the kernel then knows the path's MTU.
-fn size(to: IpAddr, up_to: u32) -> Answer {
-    let always = if to.is_ipv4() { ALWAYS_V4 } else { ALWAYS_V6 };
-    let answers = |size: u32, timeout: Duration| {
-        let question = echo::Question { size, ..echo::Question::small(to) };
-        // Twice, since any single packet may be lost.
-        let echoes = echo::ask_all(&[question, question], timeout)?;
-        Ok::<bool, io::Error>(echoes.iter().any(|echo| matches!(echo, Echo::Answered(_))))
-    };
-    let began = Instant::now();
-    match answers(always.min(up_to), TIMEOUT / 2) {
-        Ok(true) => {}
-        Ok(false) => return Answer::Silent { hops: Vec::new() },
-        Err(error) => return of_error(&error),
-    }
-    let answers = |size: u32, timeout: Duration| answers(size, timeout).unwrap_or(false);
-    let after_us = micros(began.elapsed());
-    if up_to <= always || answers(up_to, SIZE_TIMEOUT) || is_told(to, up_to) {
-        return Answer::Reached { after_us };
-    }
-    let (mut answered, mut lost) = (always, up_to);
-    for _ in 0..SIZES {
-        let middle = answered + (lost - answered) / 2;
-        if middle == answered {
-            break;
-        }
-        match answers(middle, SIZE_TIMEOUT) {
-            true => answered = middle,
-            false => lost = middle,
+        Err(error) => {
+            let used_up = local_ports::used_up(&error, Transport::Tcp, to);
+            used_up.unwrap_or_else(|| of_error(&error))
         }
     }
-    Answer::UpTo { answered, lost }
-}
-
-/// Says whether the kernel has heard of a smaller MTU on the way.
-fn is_told(to: IpAddr, up_to: u32) -> bool {
-    let route = RouteSocket::open().and_then(|mut socket| socket.route_to(to));
-    route.ok().flatten().and_then(|route| route.mtu).is_some_and(|mtu| mtu < up_to)
 }
 
 #[cfg(test)]
@@ -201,6 +178,17 @@ mod tests {
         assert!(matches!(connect(to), Answer::Reached { .. }));
         drop(listener);
         assert_eq!(connect(to), Answer::Refused);
+    }
+
+    #[test]
+    fn the_cause_of_an_error_is_told() {
+        let of = |errno: rustix::io::Errno| match of_error(&errno.into()) {
+            Answer::NotAsked { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        assert!(of(rustix::io::Errno::NETDOWN).ends_with(": the link by which it leaves is down"));
+        assert!(of(rustix::io::Errno::NOBUFS).contains("the table of neighbours is full"));
+        assert!(!of(rustix::io::Errno::INVAL).contains(": the"));
     }
 
     #[test]

@@ -170,13 +170,15 @@ pub(crate) struct Registers {
     not_zero: Option<u32>,
     /// Registers of values that are not known, each with values that it does not have.
     excluded: Vec<(u32, Vec<Vec<u8>>)>,
+    /// A register of which the bytes are not known, and all that a map may have put there.
+    chosen: Option<(u32, Vec<Vec<u8>>)>,
 }
 
 impl Registers {
     /// Returns registers of which nothing is known.
     pub(crate) fn new() -> Self {
         let bytes = [Byte::UNKNOWN; REGISTERS * WIDTH];
-        Registers { bytes, not_zero: None, excluded: Vec::new() }
+        Registers { bytes, not_zero: None, excluded: Vec::new(), chosen: None }
     }
 
     /// Stores bytes, and zeros up to the next register, as the kernel does.
@@ -187,12 +189,33 @@ impl Registers {
         let len = bytes.len().next_multiple_of(WIDTH);
         let written = start(to)..start(to).saturating_add(len);
         self.excluded.retain(|(register, _)| !written.contains(&start(*register)));
+        // It is what it was before, or not.
+        self.chosen =
+            self.chosen.take().filter(|(register, _)| !written.contains(&start(*register)));
         let start = start(to);
         let Some(room) = self.bytes.get_mut(start..start.saturating_add(len)) else { return };
         let padded = bytes.iter().copied().chain(std::iter::repeat(Byte::of(0)));
         for (place, byte) in room.iter_mut().zip(padded) {
             *place = byte;
         }
+    }
+
+    /// Notes all that a map may have put into a register.
+    pub(crate) fn choose(&mut self, to: u32, all: Vec<Vec<u8>>) {
+        self.chosen = (!all.is_empty()).then_some((to, all));
+    }
+
+    /// Returns these registers once with each value that a map may have put into one.
+    pub(crate) fn choices(&self, register: u32) -> Vec<Self> {
+        let Some((to, all)) = self.chosen.as_ref().filter(|(to, _)| *to == register) else {
+            return Vec::new();
+        };
+        let with = |data: &Vec<u8>| {
+            let mut registers = self.clone();
+            registers.store(*to, &known(data));
+            registers
+        };
+        all.iter().map(with).collect()
     }
 
     /// Returns bytes; fewer if there are not so many.

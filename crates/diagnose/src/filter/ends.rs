@@ -40,6 +40,8 @@ pub(crate) struct Ends {
     pub(crate) doubt: Option<Place>,
     /// Its destination may be translated here.
     pub(crate) destinations: Vec<(Place, NewDestination)>,
+    /// All destinations to which it may be led here: of a map each that it has.
+    pub(crate) choices: Vec<(Place, NewDestination)>,
     /// Its source may be translated here, and to what, if that is known.
     pub(crate) source: Option<(Place, Option<IpAddr>)>,
 }

@@ -109,7 +109,9 @@ impl Walk<'_> {
                     self.ends.source.get_or_insert((place, rule.new_source()));
                 }
                 ForeignKind::Destination => {
-                    self.ends.destinations.push((place, rule.new_destination(name)));
+                    let new = rule.new_destination(name);
+                    self.ends.choices.push((place.clone(), new.clone()));
+                    self.ends.destinations.push((place, new));
                 }
                 ForeignKind::Effect | ForeignKind::Nothing => {
                     match name {

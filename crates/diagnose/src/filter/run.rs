@@ -21,6 +21,9 @@ use super::{Layer, properties, sets};
 /// fro; a node with 20,000 rules needs fewer.
 const STEPS: u32 = 400_000;
 
+/// Of how many values of a map each is noted.
+const CHOICES: usize = 64;
+
 /// How deep chains may jump (NFT_JUMP_STACK_SIZE).
 const DEPTH: u8 = 16;
 
@@ -158,7 +161,8 @@ impl<'n> Run<'n> {
                 Step::Reject { with } => return self.refuse(ends, at, with, holds),
                 Step::DestinationNat { address, port } => {
                     let new = self.new_destination(&registers, *address, *port);
-                    return self.translate(ends, at, new, holds);
+                    let all = self.choices(&registers, *address, *port);
+                    return self.translate(ends, at, new, all, holds);
                 }
                 Step::Redirect { port } => {
                     let new = match port.map(|port| port_of(&registers, port)) {
@@ -166,7 +170,7 @@ impl<'n> Run<'n> {
                         Some(Some(port)) => NewDestination::Here(Some(port)),
                         Some(None) => NewDestination::Unknown,
                     };
-                    return self.translate(ends, at, new, holds);
+                    return self.translate(ends, at, new, Vec::new(), holds);
                 }
                 Step::SourceNat => return self.translate_source(ends, at, None, holds),
                 Step::SourceNatTo { address } => {
@@ -192,7 +196,8 @@ impl<'n> Run<'n> {
                     }
                     ForeignKind::Source => return self.translate_source(ends, at, None, holds),
                     ForeignKind::Destination => {
-                        return self.translate(ends, at, NewDestination::Unknown, holds);
+                        let new = NewDestination::Unknown;
+                        return self.translate(ends, at, new, Vec::new(), holds);
                     }
                     ForeignKind::Reject => return self.refuse(ends, at, "an ICMP error", holds),
                     ForeignKind::Judge => {
@@ -360,6 +365,7 @@ impl<'n> Run<'n> {
         ends: &mut Ends,
         at: AskedRule<'n>,
         new: NewDestination,
+        choices: Vec<NewDestination>,
         holds: Truth,
     ) -> Flow {
         let says = match &new {
@@ -372,7 +378,12 @@ impl<'n> Run<'n> {
             NewDestination::Here(None) => "redirect".to_owned(),
             NewDestination::To(None, None) | NewDestination::Unknown => "dnat".to_owned(),
         };
-        ends.destinations.push((self.place(at).saying(says), new));
+        let place = self.place(at).saying(says);
+        match choices.is_empty() {
+            true => ends.choices.push((place.clone(), new.clone())),
+            false => ends.choices.extend(choices.into_iter().map(|one| (place.clone(), one))),
+        }
+        ends.destinations.push((place, new));
         Flow { on: holds == Truth::Maybe, returns: false }
     }
 
@@ -409,6 +420,21 @@ impl<'n> Run<'n> {
             Some(Some(address)) => NewDestination::To(Some(address), port),
             None | Some(None) => NewDestination::Unknown,
         }
+    }
+
+    /// Returns the destinations among which a map chooses: by chance, or by what is not known.
+    fn choices(
+        &self,
+        registers: &Registers,
+        address: Option<u32>,
+        port: Option<u32>,
+    ) -> Vec<NewDestination> {
+        let Some(address) = address else { return Vec::new() };
+        let all = registers
+            .choices(address)
+            .into_iter()
+            .map(|registers| self.new_destination(&registers, Some(address), port));
+        all.collect()
     }
 
     fn queue(
@@ -560,7 +586,15 @@ fn map(set: Option<&Set>, registers: &mut Registers, from: u32, to: u32) -> Trut
             Some(data) => registers.store(to, &known(data)),
             None => registers.forget(),
         },
-        _ => registers.forget(),
+        (elements, others) => {
+            let all = elements.iter().map(|(element, _)| element.data.clone());
+            let all: Option<Vec<Vec<u8>>> = all.take(CHOICES).collect();
+            registers.forget();
+            // Of what was not read, no choice is known.
+            if let (Some(all), false) = (all, others || CHOICES < elements.len()) {
+                registers.choose(to, all);
+            }
+        }
     }
     holds
 }

@@ -47,7 +47,7 @@ fn a_rule_stops_what_it_surely_matches() {
         ([established(), drop()].concat(), "passes"),
         ([unknown("match geoip"), drop()].concat(), "unknown: inet t/f rule 1"),
         (
-            vec![Step::Limit { over: true }, Step::Verdict(Verdict::Drop)],
+            vec![Step::Limit { over: true, says: None }, Step::Verdict(Verdict::Drop)],
             "unknown: inet t/f rule 1",
         ),
         (vec![Step::Verdict(Verdict::Queue)], "unknown: inet t/f rule 1"),

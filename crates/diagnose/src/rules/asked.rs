@@ -102,6 +102,7 @@ fn text(asked: &Probe) -> String {
     match asked {
         Probe::Echo { to } => format!("an echo of {to}"),
         Probe::EchoBy { to, link } => format!("an echo of {to} by {link}"),
+        Probe::HopsLeft { to } => format!("how many hops answers of {to} have left"),
         Probe::Connect { to } => format!("a connection to {to}"),
         Probe::Size { to, .. } => format!("echoes of several sizes of {to}"),
         Probe::Name { server } => format!("{server} for a name"),

@@ -29,7 +29,7 @@ use self::say::Sort;
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
-use crate::finding::{Family, Finding};
+use crate::finding::{Family, Finding, Way};
 use crate::path::{self, Joint, Outcome, Passage, Site, Stop, StopCause, Trip, follow_filters};
 
 pub(super) const RULE: Rule = Rule {
@@ -129,8 +129,21 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
-        let one = beyond.first().map(|to| Trip::Outside { from: site, to: *to, with: tcp(443) });
-        found.extend(one.and_then(|trip| not_translated(look, site, &trip)));
+        let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
+        for (to, with) in usual.chain(named(look, site)) {
+            let Some(told) = not_translated(look, site, to, with) else { continue };
+            let is_same = |known: &&mut Finding| {
+                known.id == told.id && known.object == told.object && known.hits == told.hits
+            };
+            match found.iter_mut().find(is_same) {
+                Some(known) => {
+                    let new = told.breaks.into_iter().filter(|way| !known.breaks.contains(way));
+                    let new: Vec<Way> = new.collect();
+                    known.breaks.extend(new);
+                }
+                None => found.push(told),
+            }
+        }
         found.extend(proxies::judge(look, site, beyond));
         for (to, with) in named(look, site) {
             let sort = Sort::To(to, with);
@@ -149,6 +162,9 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         }
     }
 }
+
+/// Ports that most containers connect to (IANA: `https`, `http`).
+const WEB: [u16; 2] = [443, 80];
 
 fn tcp(port: u16) -> Payload {
     path::carries(Transport::Tcp, Port::Is(port))
@@ -261,7 +277,8 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
 
 /// A rule takes packets from connection tracking, so that their source is not translated, which it
 /// is otherwise.
-fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Finding> {
+fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Option<Finding> {
+    let trip = &Trip::Outside { from: site, to, with };
     let Outcome::Passes(Passage { source: Truth::No, untracked: Some(place), .. }) =
         follow_filters(look.scene, trip, &[])
     else {
@@ -270,7 +287,7 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, trip: &Trip<'_>) -> Option<Fi
     let without = [place.clone()];
     match follow_filters(look.scene, trip, &without) {
         Outcome::Passes(Passage { source: Truth::Yes, .. }) => {
-            Some(say::not_translated(look, site, &place))
+            Some(say::not_translated(look, site, &place, with))
         }
         _ => None,
     }

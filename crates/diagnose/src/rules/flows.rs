@@ -3,6 +3,8 @@
 //! Only the first packet of a flow is translated by rules; the others follow it. A client of UDP
 //! that goes on sending from one port never begins again.
 
+mod led;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -13,10 +15,11 @@ use crate::Look;
 use crate::finding::{Finding, WayKind};
 
 pub(super) const RULE: Rule = Rule {
-    judges: "flows to published ports",
+    judges: "flows of UDP that were translated",
     ids: &["flow-stale"],
     // Without them an address seems to have no owner, and a port no listener.
     needs: &[Part::Links, Part::Listeners, Part::Conntrack],
+    asks: led::asks,
     judge,
     ..Rule::NONE
 };
@@ -38,6 +41,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             }
         }
     }
+    found.extend(led::judge(look));
     found
 }
 

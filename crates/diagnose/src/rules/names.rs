@@ -11,7 +11,9 @@ use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
 use super::ways::taken::taken;
-use super::{Rule, containers, family_of, is_here, is_outbound, leads_beyond, with_router};
+use super::{
+    Rule, containers, family_of, is_here, is_link_local, is_outbound, leads_beyond, with_router,
+};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Family, Finding, WayKind};
@@ -22,7 +24,7 @@ use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
     judges: "answers of servers of names",
-    ids: &["nameserver-silent", "nameserver-fails"],
+    ids: &["nameserver-silent", "nameserver-half", "nameserver-fails"],
     asks,
     judge,
     ..Rule::NONE
@@ -85,6 +87,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Some((server, by)) = server_asked(container, asked)
+                && !is_others(container, server)
                 && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, server, by, answer).map(|finding| {
@@ -114,6 +117,11 @@ fn server_asked(container: &Container, asked: &Probe) -> Option<(IpAddr, Transpo
         }
         _ => None,
     }
+}
+
+/// Says whether a server is surely none of a container's: another rule asks it.
+fn is_others(container: &Container, server: IpAddr) -> bool {
+    container.nameservers.as_ref().is_some_and(|own| !own.contains(&server))
 }
 
 /// A container that reaches others, and that has a route to none of its servers: mostly they are of
@@ -317,6 +325,7 @@ fn silent(
             format!("{called} does not reach {server}, which it asks for names"),
             cause.clone(),
         )),
+        Answer::OneKind { answered, lost, .. } => Some(half(container, server, answered, lost)),
         Answer::Named { error: Some(cause), .. } => {
             let says = format!("{server} does not resolve names for {called}");
             Some(
@@ -329,9 +338,44 @@ fn silent(
     }
 }
 
+/// A server that answers one of the two questions that programs ask at once: they wait for the other
+/// answer. Some ask only for addresses of an IP version that the container has.
+fn half(container: &Container, server: IpAddr, answered: &str, lost: &str) -> Finding {
+    let called = container.called();
+    let says = format!(
+        "{server} answers {called} when it asks for {answered} records, and not when it asks for {lost} records, so its programs wait with each name"
+    );
+    let asks_all = lost != "AAAA" || has_ipv6(container);
+    let finding = match asks_all {
+        true => Finding::error("nameserver-half", server.to_string(), says),
+        false => Finding::warning("nameserver-half", server.to_string(), says)
+            .seen(format!("{called} has no IPv6, and some programs then ask for A records alone")),
+    };
+    finding
+        .seen(format!(
+            "a question for {lost} records was sent twice from the port that got the answer for {answered} records"
+        ))
+        .hits(container.id.clone())
+        .advise(format!(
+            "let {server} answer questions for {lost} records, with none if there are none; or give {called} another server"
+        ))
+        .advise(format!(
+            "a filter or a limit on the way may drop the second of two questions from one port: \"options single-request\" in resolv.conf of {called} makes programs of the GNU C library ask one after the other"
+        ))
+        .breaks(WayKind::Names, Some(family_of(server)))
+}
+
+/// Says whether a container has an IPv6 address that is not of its link alone.
+fn has_ipv6(container: &Container) -> bool {
+    let links = container.inside.iter().flat_map(|inside| &inside.links);
+    let mut addresses = links.flat_map(|link| &link.addresses).map(|own| own.address.addr());
+    addresses.any(|own| own.is_ipv6() && !own.is_loopback() && !is_link_local(own))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Severity;
     use crate::question::Answers;
     use scene::Attachment;
 
@@ -405,6 +449,27 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    #[test]
+    fn a_server_that_answers_one_kind_of_question() {
+        let told = |scene: &Scene, answered: &str, lost: &str| {
+            let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
+            let question = Question { from: Some("c2".to_owned()), asked };
+            let (answered, lost) = (answered.to_owned(), lost.to_owned());
+            let answer = Answer::OneKind { after_us: 900, answered, lost };
+            let answers = Answers { all: vec![(question, answer)] };
+            let finding = judge(look(scene, &answers)).remove(0);
+            (finding.id, finding.severity)
+        };
+        let mut scene = crate::path::samples::node();
+        assert_eq!(told(&scene, "A", "AAAA"), ("nameserver-half", Severity::Error));
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        for link in &mut inside.links {
+            link.addresses.retain(|own| own.address.addr().is_ipv4());
+        }
+        assert_eq!(told(&scene, "A", "AAAA"), ("nameserver-half", Severity::Warning));
+        assert_eq!(told(&scene, "AAAA", "A"), ("nameserver-half", Severity::Error));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod filters;
 mod gone;
+mod silent;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,7 @@ use crate::whose::{self, Owner};
 
 pub(super) const RULE: Rule = Rule {
     judges: "tunnels to other nodes",
-    ids: &["overlay-gone", "tunnel-astray", "tunnel-dropped"],
+    ids: &["overlay-gone", "tunnel-astray", "tunnel-dropped", "tunnel-silent"],
     needs: &[Part::Links, Part::Routes, Part::Neighbours],
     asks,
     judge,
@@ -63,6 +64,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = gone::judge(look);
     found.extend(led.iter().filter_map(|led| astray(look, led)));
     found.extend(filters::judge(look, &led));
+    let explained = found.clone();
+    found.extend(led.iter().filter_map(|led| silent::judge(look, led, &explained)));
     found
 }
 
@@ -75,8 +78,9 @@ fn asks(look: Look<'_>) -> Vec<Question> {
         led.iter().partition(|led| look.to.is_some_and(|to| led.route.to.contains(&to.ip())));
     for led in meant.into_iter().chain(others) {
         let End::At(end) = led.end else { continue };
-        for question in near(look, led.tunnel, end).into_iter().flatten() {
-            if all.len() < 2 * ENDS && !all.contains(&question) {
+        let inner = silent::asks(look, led);
+        for question in near(look, led.tunnel, end).into_iter().flatten().chain(inner) {
+            if all.len() < 3 * ENDS && !all.contains(&question) {
                 all.push(question);
             }
         }

@@ -79,10 +79,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
 
 /// Says whether anything that a container, or the node, asked was answered.
 fn is_answered(look: Look<'_>, from: Option<&str>) -> bool {
-    let is_answer = |answer: &Answer| {
-        matches!(answer, Answer::Reached { .. } | Answer::Refused | Answer::Named { .. })
-    };
-    look.answers.from(from).any(|(_, answer)| is_answer(answer))
+    look.answers.from(from).any(|(_, answer)| answer.is_of_other_end())
 }
 
 fn namespace_of<'l>(look: Look<'l>, hop: &Hop) -> Option<&'l Namespace> {

@@ -15,18 +15,25 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// The links by which the plugin `bandwidth` limits what comes from a container.
 const REDIRECTED: &str = "ifb";
 
+/// How long a packet may take, in milliseconds.
+const SLOW_MS: u64 = 400;
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == Family::V4));
     let mut found = Vec::new();
     for container in containers(look) {
         let mut limited: Vec<(&Link, bool)> = Vec::new();
-        for site in FAMILIES.iter().flat_map(|family| Site::all(look.scene, container, *family)) {
+        let every = FAMILIES.iter().flat_map(|family| Site::every(look.scene, container, *family));
+        let own = container.attachments.iter().map(|one| one.ifname.as_str());
+        let inside = container.inside.as_ref();
+        let own = own.filter_map(|name| inside.and_then(|inside| inside.link(name)));
+        limited.extend(own.map(|link| (link, true)));
+        for site in every {
             let out = if site.family() == Family::V4 { out_v4 } else { out_v6 };
             let out = out.filter(|_| is_outbound(look.scene, container, site.family()));
             let named = site.attachment.host_links.iter().filter_map(|name| host.link(name));
             let redirected = named.filter(|link| link.kind.as_deref() == Some(REDIRECTED));
-            limited.push((site.link, true));
             limited.extend([site.host_end, site.seen_by].map(|link| (link, false)));
             limited.extend(out.into_iter().chain(redirected).map(|link| (link, false)));
         }
@@ -56,17 +63,24 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     } else {
         (whose.clone(), Severity::Error)
     };
+    let bits = rate.bytes_per_s.saturating_mul(8);
+    let mtu = u64::from(link.mtu);
+    let takes_ms = mtu.saturating_mul(1_000).checked_div(rate.bytes_per_s);
+    let mut severity = severity;
     // The kernel reports the bucket's size as a time in 32 bits, which a slower rate exceeds.
-    let says = if rate.bytes_per_s < u64::from(link.mtu) {
-        let bits = rate.bytes_per_s.saturating_mul(8);
+    let says = if rate.bytes_per_s < mtu {
         format!(
-            "{sender} may send {bits} bit/s, so a packet of {} bytes takes more than a second",
-            link.mtu
+            "{sender} may send {bits} bit/s, so a packet of {mtu} bytes takes more than a second"
         )
     } else if rate.burst < link.mtu {
         let (burst, mtu) = (rate.burst, link.mtu);
         format!(
             "{sender} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
+        )
+    } else if let Some(takes_ms) = takes_ms.filter(|takes_ms| SLOW_MS <= *takes_ms) {
+        severity = Severity::Warning;
+        format!(
+            "{sender} may send {bits} bit/s, so a packet of {mtu} bytes takes {takes_ms} ms, and transfers nearly stop"
         )
     } else {
         return None;
@@ -140,6 +154,19 @@ mod tests {
         let inside = scene.containers[1].inside.as_mut().unwrap();
         limit(&mut inside.links[1], 100, 3_000);
         assert_eq!(told(&scene), ["c3: eth0 c3"]);
+    }
+
+    #[test]
+    fn a_rate_at_which_transfers_nearly_stop_is_a_warning() {
+        let mut scene = node();
+        let link = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+        limit(link, 2_500, 3_000);
+        let answers = Answers::default();
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let told: Vec<(Severity, &str)> =
+            found.iter().map(|one| (one.severity, one.says.as_str())).collect();
+        let says = "veth2 may send 20000 bit/s, so a packet of 1500 bytes takes 600 ms, and transfers nearly stop";
+        assert_eq!(told, [(Severity::Warning, says)]);
     }
 
     #[test]

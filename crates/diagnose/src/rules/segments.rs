@@ -319,12 +319,9 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     }
     let asked = questions(look, site);
     let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
-    let is_answered = |answer: &Answer| {
-        matches!(answer, Answer::Reached { .. } | Answer::Refused | Answer::Named { .. })
-    };
     // The node may drop echo requests, and what goes beyond it passes the switch, too.
     let mut of_container = look.answers.from(Some(&site.container.id));
-    if of_container.any(|(_, answer)| is_answered(answer)) {
+    if of_container.any(|(_, answer)| answer.is_of_other_end()) {
         return None;
     }
     let seen = if look.answers.all.is_empty() {

@@ -2,38 +2,53 @@
 
 use std::net::IpAddr;
 
-use scene::Container;
+use scene::{Attachment, Container, Link, Network, Scene};
 
 use super::filters::large::is_of_echo_alone;
-use super::{Rule, containers, family_of, is_outbound, targets};
+use super::{Rule, containers, family_of, leads_beyond, targets};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule =
     Rule { judges: "sizes of packets", ids: &["path-mtu"], asks, judge, ..Rule::NONE };
 
+/// The largest packet (RFC 791 §3.1, RFC 8200 §4.5).
+const LARGEST: u32 = 65_535;
+
+/// A link that sends fewer packets of the lost size in a second may have delayed or dropped some of
+/// a probe's.
+const SLOW: u64 = 100;
+
+/// Plugins that have a key `mtu`.
+const WITH_MTU: [&str; 7] = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "ovs", "tap"];
+
 fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
-        let Some(up_to) = largest(container) else { continue };
-        let to = targets(look, container);
-        let reached =
-            to.into_iter().filter(|to| is_outbound(look.scene, container, family_of(*to)));
-        questions.extend(reached.map(|to| Question {
-            from: Some(container.id.clone()),
-            asked: Probe::Size { to, up_to },
-        }));
+        let is_named = look.only.is_some() && look.to.is_some();
+        let is_meant =
+            |to: &IpAddr| is_named || leads_beyond(look.scene, container, family_of(*to));
+        for to in targets(look, container).into_iter().filter(is_meant) {
+            let Some((_, up_to)) = way_out(container, to) else { continue };
+            let from = Some(container.id.clone());
+            questions.push(Question { from, asked: Probe::Size { to, up_to } });
+        }
     }
     questions
 }
 
-/// Returns the MTU of the link by which a container reaches others, in bytes.
-fn largest(container: &Container) -> Option<u32> {
-    let inside = container.inside.as_ref()?;
-    let is_routed = |one: &&scene::Attachment| !one.gateways.is_empty();
-    let attachment = container.attachments.iter().find(is_routed)?;
-    inside.link(&attachment.ifname).map(|link| link.mtu)
+/// Returns the link by which a container reaches an address, and how large packets may be there.
+fn way_out(container: &Container, to: IpAddr) -> Option<(&Link, u32)> {
+    match look_up(container.inside.as_ref()?, None, to, None, Some(0)) {
+        RouteDecision::By { link, route, .. } if link.name != "lo" => {
+            let mtu = route.mtu.filter(|mtu| *mtu != 0).map_or(link.mtu, |mtu| mtu.min(link.mtu));
+            Some((link, mtu.min(LARGEST)))
+        }
+        _ => None,
+    }
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -42,6 +57,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let (Probe::Size { to, .. }, Answer::UpTo { answered, lost }) = (asked, answer)
                 && !is_of_echo_alone(look, container, *to)
+                && !is_slow(look.scene, container, *to, *lost)
             {
                 found.push(black_hole(look, container, *to, (*answered, *lost)));
             }
@@ -50,64 +66,202 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// Says whether a link on the way on this node loses packets, or sends so slowly that it may have
+/// lost those of a probe: then their size is not known to be the reason.
+fn is_slow(scene: &Scene, container: &Container, to: IpAddr, size: u32) -> bool {
+    let is_limited = |link: &Link| {
+        let needed = SLOW.saturating_mul(u64::from(size));
+        !link.losses.is_empty() || link.rate.is_some_and(|rate| rate.bytes_per_s < needed)
+    };
+    let host = &scene.host;
+    let of_host = |site: &Site<'_>| {
+        let iif = Some(site.seen_by.name.as_str());
+        let out = match look_up(host, Some(site.address), to, iif, None) {
+            RouteDecision::By { link, .. } => is_limited(link),
+            _ => false,
+        };
+        out || is_limited(site.host_end) || is_limited(site.seen_by)
+    };
+    let named = container.attachments.iter().flat_map(|attachment| &attachment.host_links);
+    way_out(container, to).is_some_and(|(link, _)| is_limited(link))
+        || named.filter_map(|name| host.link(name)).any(is_limited)
+        || Site::every(scene, container, family_of(to)).any(|site| of_host(&site))
+        || crate::path::uplink(scene, to.is_ipv4()).is_some_and(is_limited)
+}
+
 fn black_hole(
     look: Look<'_>,
     container: &Container,
     to: IpAddr,
     (answered, lost): (u32, u32),
 ) -> Finding {
-    let says =
-        format!("packets of more than {answered} bytes from {} to {to} vanish", container.called());
-    let is_routed = |one: &&scene::Attachment| !one.gateways.is_empty();
-    let network = container.attachments.iter().find(is_routed).map(|one| one.network.as_str());
-    let file = look.scene.networks.iter().find(|one| Some(one.name.as_str()) == network);
-    let file = file.and_then(|network| network.file.as_deref()).unwrap_or("the network's file");
+    let about = if lost == answered.saturating_add(1) { "" } else { "about " };
+    let called = container.called();
+    let says = format!("packets of more than {about}{answered} bytes from {called} to {to} vanish");
     Finding::error("path-mtu", to.to_string(), says)
         .seen(format!(
             "{answered} bytes were answered and {lost} were not; no router said \"fragmentation needed\": small requests work, transfers hang"
         ))
         .hits(container.id.clone())
         .advise(format!(
-            "\"mtu\": {answered} in {file}, or let ICMP \"fragmentation needed\" (type 3 code 4, ICMPv6 type 2) pass on the way"
+            "{}, or let ICMP \"fragmentation needed\" (type 3 code 4, ICMPv6 type 2) pass on the way",
+            smaller(look.scene, container, to, &format!("{about}{answered}"))
         ))
         .breaks(WayKind::Outside, Some(family_of(to)))
+}
+
+/// Says how a container sends no packets that are larger than a size.
+fn smaller(scene: &Scene, container: &Container, to: IpAddr, size: &str) -> String {
+    let called = container.called();
+    let Some((link, _)) = way_out(container, to) else {
+        return format!("give {called} an MTU of {size}");
+    };
+    let is_by = |one: &&Attachment| one.ifname == link.name;
+    let Some(attachment) = container.attachments.iter().find(is_by) else {
+        return format!("set an MTU of {size} where {} of {called} is made", link.name);
+    };
+    if attachment.dockers {
+        return format!(
+            "an MTU of {size} for the network {} (com.docker.network.driver.mtu)",
+            attachment.network
+        );
+    }
+    let network = scene.networks.iter().find(|one| one.name == attachment.network);
+    if let Some(overlay) = network.and_then(|network| network.overlay.as_ref()) {
+        return format!(
+            "let the network between the nodes carry larger packets; or lower the MTU below flannel's tunnel until flanneld, started again, writes a FLANNEL_MTU of {size} or less to {}, and make the pods again",
+            overlay.file
+        );
+    }
+    let file = network.and_then(|network: &Network| network.file.as_deref());
+    let file = file.unwrap_or("the network's file");
+    match attachment.plugins.first().map(String::as_str) {
+        Some(plugin) if WITH_MTU.contains(&plugin) => format!("\"mtu\": {size} in {file}"),
+        Some("host-device") => {
+            format!("the plugin tuning with \"mtu\": {size} after host-device in {file}")
+        }
+        Some(plugin) => format!("an MTU of {size} in the configuration of {plugin}, see {file}"),
+        None => format!("an MTU of {size} for {} of {called}", link.name),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::samples::{ip, node, on_parent};
     use crate::question::Answers;
-    use scene::{Attachment, Link, Namespace, Scene};
+    use crate::routes::samples::{link, route};
+    use scene::{Loss, MacvlanMode, Overlay, Rate};
+
+    fn sized(mut scene: Scene) -> Scene {
+        for container in &mut scene.containers {
+            let inside = container.inside.as_mut().unwrap();
+            inside.links.iter_mut().for_each(|link| link.mtu = 1500);
+        }
+        scene.containers.truncate(1);
+        scene
+    }
+
+    fn look<'s>(scene: &'s Scene, answers: &'s Answers) -> Look<'s> {
+        Look { scene, answers, only: Some("c2"), to: Some("198.51.100.1:80".parse().unwrap()) }
+    }
+
+    /// Up to which size is asked.
+    fn asked(scene: &Scene) -> Vec<u32> {
+        let none = Answers::default();
+        let size = |question: Question| match question.asked {
+            Probe::Size { up_to, .. } => up_to,
+            other => panic!("{other:?}"),
+        };
+        asks(look(scene, &none)).into_iter().map(size).collect()
+    }
+
+    fn found(scene: &Scene, answered: u32, lost: u32) -> Vec<Finding> {
+        let asked = Probe::Size { to: ip("198.51.100.1"), up_to: 1500 };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answers = Answers { all: vec![(question, Answer::UpTo { answered, lost })] };
+        judge(look(scene, &answers))
+    }
+
+    fn advice(scene: &Scene) -> String {
+        let advice = found(scene, 1300, 1301).remove(0).advice.remove(0);
+        advice.split(", or let ICMP").next().unwrap().to_owned()
+    }
 
     #[test]
-    fn a_black_hole_is_named_with_a_size_that_passes() {
-        let eth0 = Link { name: "eth0".to_owned(), mtu: 1500, ..Link::default() };
-        let attachment = Attachment {
-            network: "mynet".to_owned(),
-            ifname: "eth0".to_owned(),
-            plugins: vec!["bridge".to_owned()],
-            gateways: vec!["10.88.0.1".parse().unwrap()],
-            ..Attachment::default()
+    fn a_black_hole_is_named_with_the_size_that_passes() {
+        let scene = sized(node());
+        assert_eq!(asked(&scene), [1500]);
+        let says = |answered, lost| found(&scene, answered, lost).remove(0).says;
+        let exact = "packets of more than 1300 bytes from c2 to 198.51.100.1 vanish";
+        assert_eq!(says(1300, 1301), exact);
+        let about = "packets of more than about 60000 bytes from c2 to 198.51.100.1 vanish";
+        assert_eq!(says(60_000, 60_100), about);
+    }
+
+    #[test]
+    fn sizes_are_tried_by_every_kind_of_link() {
+        let macvlan = on_parent("macvlan", |link| link.macvlan = Some(MacvlanMode::Bridge));
+        assert_eq!(asked(&sized(macvlan)), [1500]);
+        // A device of the host's has no other end that is known.
+        let mut device = sized(on_parent("host-device", |link| link.kind = None));
+        assert_eq!(asked(&device), [1500]);
+        let file = Network {
+            name: "mynet".to_owned(),
+            file: Some("my.conflist".to_owned()),
+            ..Network::default()
         };
-        let container = Container {
-            id: "c1".to_owned(),
-            alive: Some(true),
-            inside: Some(Namespace { links: vec![eth0], ..Namespace::default() }),
-            attachments: vec![attachment],
-            ..Container::default()
+        device.networks = vec![file];
+        let tuning = "the plugin tuning with \"mtu\": 1300 after host-device in my.conflist";
+        assert_eq!(advice(&device), tuning);
+        device.containers[0].attachments[0].plugins = vec!["cilium-cni".to_owned()];
+        let other = "an MTU of 1300 in the configuration of cilium-cni, see my.conflist";
+        assert_eq!(advice(&device), other);
+    }
+
+    #[test]
+    fn no_packet_is_larger_than_the_link_of_its_route() {
+        let mut scene = sized(node());
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links.push(Link { mtu: 1420, ..link(7, "tun0", &["10.8.0.2/24"]) });
+        inside.routes.push(route("128.0.0.0/1", 7, Some("10.8.0.1")));
+        assert_eq!(asked(&scene), [1420]);
+        assert_eq!(advice(&scene), "set an MTU of 1300 where tun0 of c2 is made");
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.routes.last_mut().unwrap().mtu = Some(1380);
+        assert_eq!(asked(&scene), [1380]);
+    }
+
+    #[test]
+    fn what_a_slow_link_loses_is_no_matter_of_size() {
+        let limited = |bytes_per_s| {
+            let mut scene = sized(node());
+            let veth = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+            veth.rate = Some(Rate { bytes_per_s, burst: 3000, of_some: false });
+            found(&scene, 576, 590).len()
         };
-        let scene = Scene { containers: vec![container], ..Scene::default() };
-        let none = Answers::default();
-        let to = Some("198.51.100.1:80".parse().unwrap());
-        let look = Look { scene: &scene, answers: &none, only: None, to };
-        let asked = asks(look);
-        assert_eq!(
-            asked[0].asked,
-            Probe::Size { to: "198.51.100.1".parse().unwrap(), up_to: 1500 }
-        );
-        let answer = Answer::UpTo { answered: 1300, lost: 1301 };
-        let answers = Answers { all: vec![(asked[0].clone(), answer)] };
-        let found = judge(Look { answers: &answers, ..look });
-        assert_eq!(found[0].says, "packets of more than 1300 bytes from c1 to 198.51.100.1 vanish");
+        assert_eq!((limited(2_500), limited(1_000_000)), (0, 1));
+        let mut scene = sized(node());
+        let loss = Loss {
+            kind: "netem".to_owned(),
+            filter: false,
+            leaving: true,
+            preference: 0,
+            protocol: None,
+            per_mille: Some(300),
+        };
+        let uplink = scene.host.links.iter_mut().find(|link| link.name == "up0").unwrap();
+        uplink.losses.push(loss);
+        assert_eq!(found(&scene, 576, 590).len(), 0);
+    }
+
+    #[test]
+    fn the_mtu_of_flannels_containers_is_flannelds() {
+        let mut scene = sized(node());
+        let file = "/run/flannel/subnet.env".to_owned();
+        scene.networks[0].overlay = Some(Overlay { file, ..Overlay::default() });
+        assert!(advice(&scene).contains("/run/flannel/subnet.env"), "{}", advice(&scene));
+        scene.networks[0].overlay = None;
+        assert_eq!(advice(&scene), "\"mtu\": 1300 in the network's file");
     }
 }

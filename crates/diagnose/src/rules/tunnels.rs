@@ -6,9 +6,9 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Link, Namespace, Part, RouteKind};
+use scene::{Link, Namespace, Part, Route, RouteKind};
 
-use super::{Rule, containers, family_of, targets};
+use super::{Rule, containers, family_of, is_link_local, targets};
 use crate::Look;
 use crate::finding::{Finding, Help, WayKind};
 use crate::path::Site;
@@ -93,7 +93,10 @@ pub(super) fn of_lost(
             Probe::Echo { to } | Probe::Size { to, .. } => (*to, WayKind::Outside),
             Probe::Connect { to } => (to.ip(), WayKind::Outside),
             Probe::Name { server } => (*server, WayKind::Names),
-            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => continue,
+            Probe::WhoHas { .. }
+            | Probe::EchoBy { .. }
+            | Probe::HopsLeft { .. }
+            | Probe::NameBelow { .. } => continue,
         };
         let is_lost = matches!(
             answer,
@@ -134,8 +137,35 @@ const SMALLEST: u32 = 1280;
 /// is not known.
 fn ends(link: &Link) -> impl Iterator<Item = IpAddr> + '_ {
     let endpoints = link.peers.iter().flatten().filter_map(|peer| peer.endpoint);
-    let all = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote);
+    let entries = link.ends.iter().flatten().map(|end| end.to);
+    let all = endpoints.map(|endpoint| endpoint.ip()).chain(link.remote).chain(entries);
     all.filter(|end| !end.is_multicast()).take(ENDS)
+}
+
+/// The routers of routes by a VXLAN tunnel: its other ends, as they are called in it.
+fn routers<'n>(host: &'n Namespace, link: &'n Link) -> impl Iterator<Item = IpAddr> + 'n {
+    let routes = host.routes.iter();
+    routes.filter_map(|route| router(host, route, link)).take(ENDS)
+}
+
+/// Returns the router of a route by a VXLAN tunnel, if it has an address that is reached by the tunnel
+/// alone. That of some programs is the address outside the tunnel.
+pub(super) fn router(host: &Namespace, route: &Route, tunnel: &Link) -> Option<IpAddr> {
+    let mut hops = route.hops.iter().filter(|hop| hop.link == Some(tunnel.index));
+    let via = hops.find_map(|hop| hop.via)?;
+    let is_vxlan = tunnel.kind.as_deref() == Some("vxlan");
+    if !is_vxlan || is_link_local(via) {
+        return None;
+    }
+    match look_up(host, None, via, None, Some(0)) {
+        RouteDecision::By { link, .. } if link.index == tunnel.index => Some(via),
+        _ => None,
+    }
+}
+
+/// The node asks the other end through the tunnel how large packets it may send there.
+fn size_inside(to: IpAddr, link: &Link) -> Question {
+    Question { from: None, asked: Probe::Size { to, up_to: link.mtu } }
 }
 
 /// The link that carries a tunnel's packets.
@@ -174,7 +204,12 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         Some(Answer::UpTo { answered, .. }) if *answered < with => Some((to, *answered)),
         _ => None,
     });
-    let fits = lost.map_or(below.mtu, |(_, answered)| answered).checked_sub(overhead)?;
+    let below_fits = lost.map_or(below.mtu, |(_, answered)| answered).checked_sub(overhead)?;
+    let inside = routers(host, link).find_map(|to| match look.answers.to(&size_inside(to, link)) {
+        Some(Answer::UpTo { answered, .. }) if *answered < below_fits => Some((to, *answered)),
+        _ => None,
+    });
+    let fits = inside.map_or(below_fits, |(_, answered)| answered);
     if mtu <= fits {
         return None;
     }
@@ -192,11 +227,14 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
     let says = format!(
         "tunnel {name} takes packets of up to {mtu} bytes, but the network below carries only {fits}"
     );
-    let seen = match lost {
-        Some((to, answered)) => format!(
+    let seen = match (inside, lost) {
+        (Some((to, answered)), _) => format!(
+            "{to}, the other end, answers packets of {answered} bytes through {name}, but larger ones are lost without an error"
+        ),
+        (None, Some((to, answered))) => format!(
             "{name} adds {overhead} bytes to each; its other end {to} answers packets of {answered} bytes, but larger ones are lost without an error"
         ),
-        None => format!(
+        (None, None) => format!(
             "{name} adds {overhead} bytes to each, and the MTU of {} is {}: larger ones are sent in fragments, which many networks drop",
             below.name, below.mtu
         ),
@@ -209,6 +247,9 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
         Help::Command(format!("ip link set dev {name} mtu {fits}"))
     };
     let finding = Finding::warning("tunnel-mtu", name.clone(), says).seen(seen).help(fix);
+    let finding = finding.advise(format!(
+        "do the same at the other end; the program that made {name}, such as flanneld, sets its own value when it starts again, which it takes from the link below"
+    ));
     if !is_proved {
         return Some(finding);
     }
@@ -244,6 +285,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     for link in &look.scene.host.links {
         if let Some((below, _)) = used(look, link) {
             questions.extend(ends(link).map(|to| size(to, below)));
+            questions.extend(routers(&look.scene.host, link).map(|to| size_inside(to, link)));
         }
     }
     questions

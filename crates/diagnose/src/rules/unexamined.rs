@@ -188,7 +188,10 @@ impl<'l> AnswerIndex<'l> {
             Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
             Probe::Connect { to } => is_beyond(to.ip()),
             Probe::Name { server } => is_beyond(*server),
-            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => false,
+            Probe::WhoHas { .. }
+            | Probe::EchoBy { .. }
+            | Probe::HopsLeft { .. }
+            | Probe::NameBelow { .. } => false,
         };
         let by_own = own.map(|(link, route)| {
             format!(
@@ -222,7 +225,10 @@ impl<'l> AnswerIndex<'l> {
             Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
             Probe::Connect { to } => is_beyond(to.ip()),
             Probe::Name { server } => is_beyond(*server),
-            Probe::WhoHas { .. } | Probe::EchoBy { .. } | Probe::NameBelow { .. } => false,
+            Probe::WhoHas { .. }
+            | Probe::EchoBy { .. }
+            | Probe::HopsLeft { .. }
+            | Probe::NameBelow { .. } => false,
         };
         let otherwise = format!(
             "this node has default routes by {}, and no probe was sent beyond their routers; --to names a machine",
@@ -287,6 +293,7 @@ fn own_link(container: &Container, to: IpAddr) -> Option<&str> {
 fn end(asked: &Probe) -> String {
     match asked {
         Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => to.to_string(),
+        Probe::HopsLeft { to } => to.to_string(),
         Probe::Connect { to } => to.to_string(),
         Probe::Name { server } | Probe::NameBelow { server, .. } => server.to_string(),
         Probe::WhoHas { address, .. } => address.to_string(),

@@ -3,9 +3,12 @@
 
 mod back;
 mod diverted;
+pub(super) mod endpoints;
+pub(super) mod expired;
 pub(in crate::rules) mod routers;
 mod several;
 mod silent;
+mod sources;
 pub(super) mod taken;
 #[cfg(test)]
 mod tests;
@@ -37,6 +40,7 @@ pub(super) const ROUTES: Rule = Rule {
         "route-covers-pool",
         "route-refuses",
         "rule-diverts",
+        "source-rule-missing",
     ],
     needs: &[Part::Links, Part::Routes],
     inside: &[Part::Links, Part::Routes],
@@ -85,6 +89,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     }
     found.extend(diverted::judge(look, mark));
     found.extend(several::judge(look));
+    found.extend(sources::judge(look));
     found.extend(routers::unheard(look, &found));
     found
 }

@@ -106,7 +106,10 @@ fn step(expr: &Expr, family: Family) -> Step {
         Expr::Nat { kind: NatKind::Source, .. } | Expr::Masquerade { .. } => Step::SourceNat,
         Expr::Redirect { port, .. } => Step::Redirect { port: port.map(place) },
         Expr::Counter { packets, bytes } => Step::Counter { packets: *packets, bytes: *bytes },
-        Expr::Limit { over, .. } => Step::Limit { over: *over },
+        Expr::Limit { over, rate, seconds, .. } => {
+            let says = format!("limit rate {}{rate} in {seconds} s", over_word(*over));
+            Step::Limit { over: *over, says: Some(says) }
+        }
         Expr::Log { .. } => effect("log"),
         Expr::Reject { kind, code } => Step::Reject { with: refusal(*kind, *code, family) },
         Expr::Notrack => effect("notrack"),
@@ -143,10 +146,55 @@ fn other(name: &str, attributes: &[u8]) -> Step {
         "nat" if number(attributes, 1) == Some(0) => Step::SourceNat,
         "nat" => Step::DestinationNat { address: None, port: None },
         // NFTA_LIMIT_FLAGS and NFTA_CONNLIMIT_FLAGS: the first bit inverts.
-        "limit" => Step::Limit { over: number(attributes, 5).unwrap_or_default() & 1 == 1 },
-        "connlimit" => Step::Limit { over: number(attributes, 2).unwrap_or_default() & 1 == 1 },
+        "limit" => limit(name, attributes),
+        "connlimit" => limit(name, attributes),
+        "dynset" => dynamic(attributes).unwrap_or_else(|| unknown(name)),
         "last" | "dup" | "flow_offload" => effect(name),
         _ => unknown(name),
+    }
+}
+
+fn over_word(over: bool) -> &'static str {
+    if over { "over " } else { "" }
+}
+
+/// Maps a limit of a rate, or of connections.
+fn limit(name: &str, attributes: &[u8]) -> Step {
+    match name {
+        "connlimit" => {
+            let over = number(attributes, 2).unwrap_or_default() & 1 == 1;
+            let count = number(attributes, 1);
+            let says = count.map(|count| format!("ct count {}{count}", over_word(over)));
+            Step::Limit { over, says }
+        }
+        _ => {
+            let over = number(attributes, 5).unwrap_or_default() & 1 == 1;
+            Step::Limit {
+                over,
+                says: Some(format!("limit rate {}", over_word(over)).trim().to_owned()),
+            }
+        }
+    }
+}
+
+/// Maps what adds an element to a set, each with a limit of its own (NFTA_DYNSET_EXPR, _EXPRESSIONS).
+/// With more than one expression, or another one, it is not known.
+fn dynamic(attributes: &[u8]) -> Option<Step> {
+    let inner = match attribute(attributes, 7) {
+        Some(inner) => inner,
+        None => attribute(attribute(attributes, 10)?, 1)?,
+    };
+    // NFTA_EXPR_NAME and NFTA_EXPR_DATA.
+    let name = std::str::from_utf8(attribute(inner, 1)?).ok()?.trim_end_matches('\0');
+    if !["limit", "connlimit"].contains(&name) {
+        return None;
+    }
+    match limit(name, attribute(inner, 2)?) {
+        Step::Limit { over, says } => {
+            let says = says.map(|says| format!("{says} for each element of a set"));
+            Some(Step::Limit { over, says })
+        }
+        _ => None,
     }
 }
 
@@ -355,7 +403,26 @@ mod tests {
         assert_eq!(other("objref", attribute(1, 1)), effect("objref"));
         assert_eq!(other("objref", attribute(1, 2)), unknown("objref"));
         let two = [attribute(1, 7), attribute(2, 1)].concat();
-        assert_eq!(other("connlimit", two), Step::Limit { over: true });
+        let over = |says: Option<&str>| Step::Limit { over: true, says: says.map(str::to_owned) };
+        assert_eq!(other("connlimit", two), over(None));
+        let count = [8, 0, 1, 0, 0, 0, 0, 5, 8, 0, 2, 0, 0, 0, 0, 1];
+        assert_eq!(other("connlimit", count.to_vec()), over(Some("ct count over 5")));
+        let padded = |kind: u16, value: &[u8]| {
+            let length = u16::try_from(value.len() + 4).unwrap();
+            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        // A set whose elements each have a limit.
+        let expr = [padded(1, b"connlimit\0"), padded(0x8002, &count)].concat();
+        let one = padded(0x8007, &expr);
+        let each = "ct count over 5 for each element of a set";
+        assert_eq!(other("dynset", one), over(Some(each)));
+        let list = padded(0x800a, &padded(0x8001, &expr));
+        assert_eq!(other("dynset", list), over(Some(each)));
+        let counter = padded(0x8007, &padded(1, b"counter\0"));
+        assert_eq!(other("dynset", counter), unknown("dynset"));
         assert_eq!(other("payload", attribute(5, 1)), effect("payload"));
         // ip ttl set, which writes two bytes for the header's checksum.
         let parts = [(2, 1), (3, 8), (4, 2), (5, 1), (6, 1), (7, 10), (8, 0)];
@@ -364,8 +431,9 @@ mod tests {
         assert_eq!(other("payload", ttl), written);
         assert_eq!(other("payload", attribute(1, 1)), unknown("payload"));
         // Cut off, and of a length that leads nowhere.
-        assert_eq!(other("limit", vec![1]), Step::Limit { over: false });
-        assert_eq!(other("limit", vec![0; 8]), Step::Limit { over: false });
+        let rate = Step::Limit { over: false, says: Some("limit rate".to_owned()) };
+        assert_eq!(other("limit", vec![1]), rate);
+        assert_eq!(other("limit", vec![0; 8]), rate);
         assert_eq!(
             of(&Expr::MetaSet { key: MetaKey::Mark, register: Register::FIRST }),
             Step::Mark { from: 0 }

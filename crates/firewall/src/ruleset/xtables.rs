@@ -113,7 +113,18 @@ pub(super) fn matched(
         ("connmark", 1) => mark(info, Step::Connection { key: Connection::Mark, to: FIRST }),
         ("iprange", 1) => range(info, family),
         ("icmp" | "icmp6", _) => icmp(info),
-        ("limit" | "hashlimit", _) => Some(vec![Step::Limit { over: false }]),
+        ("limit" | "hashlimit", _) => {
+            Some(vec![Step::Limit { over: false, says: Some(format!("-m {name}")) }])
+        }
+        // linux include/uapi/linux/netfilter/xt_connlimit.h `struct xt_connlimit_info`: a mask of 16
+        // bytes, the limit, flags of which the first inverts.
+        ("connlimit", _) => {
+            let over = info.u32(20).unwrap_or_default() & 1 == 0;
+            let flag = if over { "above" } else { "upto" };
+            let count = info.u32(16).map(|count| format!(" --connlimit-{flag} {count}"));
+            let says = Some(format!("-m connlimit{}", count.unwrap_or_default()));
+            Some(vec![Step::Limit { over, says }])
+        }
         _ => None,
     };
     steps.unwrap_or_else(|| vec![unknown(name)])

@@ -340,7 +340,9 @@ impl DoctorReport<'_> {
         let answered = servers.filter_map(|server| {
             let asked = Probe::name(container, *server);
             match self.answers.to(&Question { from: Some(container.id.clone()), asked })? {
-                Answer::Named { after_us, .. } | Answer::Reached { after_us } => {
+                Answer::Named { after_us, .. }
+                | Answer::OneKind { after_us, .. }
+                | Answer::Reached { after_us } => {
                     Some(format!("{server} answers in {}", millis(*after_us)))
                 }
                 _ => None,

@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(told(&scene, vec![(name(), silent())]), [""; 0]);
         }
         // Only some are sent elsewhere.
-        let some = [vec![Step::Limit { over: true }], unknown("fwd")];
+        let some = [vec![Step::Limit { over: true, says: None }], unknown("fwd")];
         let perhaps = [unknown("other"), unknown("fwd")];
         for parts in [some, perhaps, [unknown("other"), drop()]] {
             assert_eq!(told(&at("veth2", &parts), vec![(name(), silent())]), [""; 0]);

@@ -39,14 +39,26 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         }
         let id =
             if hop.container.is_some() { "inside-dropped" } else { say::id(layer, place.hook) };
-        let does = if place.says == "reject" { "refuses" } else { "drops" };
+        let does = if place.says.ends_with("reject") { "refuses" } else { "drops" };
         let says = format!("{} {does} {what}{to}", place.name());
-        let finding = Finding::error(id, object, says)
-            .at(place.to_string())
-            .seen(seen)
-            .breaks(WayKind::Outside, None)
-            .breaks(WayKind::Names, None)
-            .breaks(WayKind::Gateway, None);
+        let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
+        // What exceeds a limit on one way does not on another one.
+        let ways: &[WayKind] = match (limited(&place.says), &question.asked) {
+            (true, Probe::Name { .. }) => &[WayKind::Names],
+            (true, _) => &[WayKind::Outside],
+            (false, _) => &[WayKind::Outside, WayKind::Names, WayKind::Gateway],
+        };
+        let finding = ways.iter().fold(finding, |finding, way| finding.breaks(*way, None));
+        let finding = match limited(&place.says) {
+            true => {
+                let from = question.from.as_deref().and_then(|id| look.scene.container(id));
+                let called = from.map_or("this node", |one| one.called());
+                finding.advise(format!(
+                    "the rule drops what exceeds a limit: see how many connections {called} keeps{to}, and how fast it begins them, before you raise the limit: ss -tan"
+                ))
+            }
+            false => finding,
+        };
         let whose = match &hop.container {
             Some(id) => Some(format!("{id}, or who set it up")),
             None => whose::of_place(&place, look.scene),
@@ -65,6 +77,30 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// The limits for which a rule asks, in words: by its addresses and ports alone it looks as if it
+/// dropped all.
+fn conditions(steps: &[Step]) -> Vec<&str> {
+    steps.iter().filter_map(limit).collect()
+}
+
+fn limit(step: &Step) -> Option<&str> {
+    match step {
+        Step::Limit { says, .. } => says.as_deref(),
+        Step::Unknown { name } => LIMITS.iter().copied().find(|word| name.ends_with(word)),
+        _ => None,
+    }
+}
+
+/// Expressions, and matches of iptables, that ask how much there was before.
+const LIMITS: [&str; 6] = ["connlimit", "hashlimit", "limit", "quota", "recent", "connbytes"];
+
+/// Says whether the words of a rule tell a limit.
+fn limited(says: &str) -> bool {
+    says.contains("ct count")
+        || says.contains("rate")
+        || LIMITS.iter().any(|word| says.contains(word))
+}
+
 /// Says whether a probe that a rule drops shows a fault. Many firewalls drop echo requests and let
 /// all else through, and many take nothing from containers but questions for names.
 fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
@@ -74,6 +110,7 @@ fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
         Probe::Echo { .. }
         | Probe::EchoBy { .. }
         | Probe::Size { .. }
+        | Probe::HopsLeft { .. }
         | Probe::NameBelow { .. }
         | Probe::WhoHas { .. } => false,
     }
@@ -84,6 +121,7 @@ fn target(asked: &Probe) -> String {
         Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => {
             format!(" to {to}")
         }
+        Probe::HopsLeft { to } => format!(" to {to}"),
         Probe::Connect { to } => format!(" to {to}"),
         Probe::Name { server } | Probe::NameBelow { server, .. } => format!(" to {server}"),
         Probe::WhoHas { address, .. } => format!(" for {address}"),
@@ -118,6 +156,12 @@ pub(super) fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, P
         let rule = chain.rules.get(at)?;
         let place = Place::of_rule(table, hook, [&chain.name, &chain.name], at, rule);
         let rejects = rule.steps.iter().any(|step| matches!(step, Step::Reject { .. }));
-        Some((hop, place.saying(if rejects { "reject" } else { "drop" }), layer))
+        let does = if rejects { "reject" } else { "drop" };
+        let words = conditions(&rule.steps);
+        let says = match words.is_empty() {
+            true => does.to_owned(),
+            false => format!("{}: {does}", words.join(", ")),
+        };
+        Some((hop, place.saying(says), layer))
     })
 }

@@ -305,9 +305,23 @@ pub(super) fn dormant(look: Look<'_>) -> Option<Finding> {
 }
 
 /// A rule exempts packets from connection tracking, and so from translation.
-pub(super) fn not_translated(look: Look<'_>, site: &Site<'_>, place: &Place) -> Finding {
+pub(super) fn not_translated(
+    look: Look<'_>,
+    site: &Site<'_>,
+    place: &Place,
+    with: Payload,
+) -> Finding {
+    let (of, way) = match with {
+        Payload::Tcp { destination: Port::Is(port), .. } => {
+            (format!(" to TCP port {port}"), WayKind::Outside)
+        }
+        Payload::Udp { destination: Port::Is(port), .. } => {
+            (format!(" to UDP port {port}"), WayKind::Names)
+        }
+        _ => (String::new(), WayKind::Outside),
+    };
     let says = format!(
-        "packets of containers of {} leave this node with addresses that no host can answer: {} exempts them from connection tracking",
+        "packets{of} of containers of {} leave this node with their own addresses, which other hosts cannot answer: {} exempts them from connection tracking",
         site.attachment.network,
         place.name()
     );
@@ -315,8 +329,8 @@ pub(super) fn not_translated(look: Look<'_>, site: &Site<'_>, place: &Place) -> 
         .at(place.to_string())
         .seen(format!("by the rules as they are, the source {} is not translated", site.address))
         .hits(site.container.id.clone())
-        .breaks(WayKind::Outside, Some(site.family()))
-        .breaks(WayKind::Names, Some(site.family()));
+        .breaks(way, Some(site.family()));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
-    fix::removal(place, None).into_iter().fold(finding, Finding::help)
+    let finding = fix::removal(place, None).into_iter().fold(finding, Finding::help);
+    finding.advise("or let the rule exempt only what does not come from containers")
 }

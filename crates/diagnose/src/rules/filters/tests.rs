@@ -246,6 +246,16 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let raw = base("raw", Hook::Prerouting, -300, vec![rule(&[iifname("cni0"), notrack])]);
     let scene = with(node(), table(Kin::Inet, "own", vec![raw]));
     assert_eq!(ids(&scene), ["not-translated"]);
+    // Those to one port alone.
+    let of_port = |port| {
+        let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+        let rules = vec![rule(&[tcp_port(port), notrack])];
+        let raw = base("raw", Hook::Prerouting, -300, rules);
+        found(&with(node(), table(Kin::Inet, "perf", vec![raw])))
+    };
+    let says = "packets to TCP port 80 of containers of mynet leave this node with their own addresses, which other hosts cannot answer: inet perf/raw rule 1 exempts them from connection tracking";
+    assert_eq!(of_port(80)[0].says, says);
+    assert_eq!(of_port(9100), []);
     let legacy = |target: &str| {
         let mut scene = node();
         scene.host.filter.legacy = vec![LegacyTable {
@@ -502,6 +512,17 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
     assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // What it asks for besides, is told.
+    let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
+    let forward = base("forward", Hook::Forward, 0, vec![rule(&[vec![limit], drop()])]);
+    let limited = with(node(), table(Kin::Inet, "fw", vec![forward]));
+    let question = of(Probe::Connect { to: "198.51.100.1:80".parse().unwrap() });
+    let answers = Answers { all: vec![(question, silent.clone())] };
+    let told = judge(Look { scene: &limited, answers: &answers, only: None, to: None });
+    let place = "table inet fw, chain forward, rule 1: ct count over 5: drop";
+    assert_eq!(told[0].place.as_deref(), Some(place));
+    assert!(told[0].advice[0].contains("how many connections c2 keeps to 198.51.100.1:80"));
+    assert_eq!(told[0].breaks.len(), 1);
     // A firewall that drops echo requests may let all else through.
     assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }

@@ -110,9 +110,8 @@ fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
 /// `br_handle_frame_finish`).
 fn is_unheard(look: Look<'_>, site: &Site<'_>) -> bool {
     let is_answered = |answer: &Answer| match answer {
-        Answer::Reached { .. } | Answer::Refused | Answer::Named { .. } => true,
         Answer::Owners { macs } => !macs.is_empty(),
-        _ => false,
+        _ => answer.is_of_other_end(),
     };
     let mut answers = look.answers.from(Some(&site.container.id)).peekable();
     answers.peek().is_some() && !answers.any(|(_, answer)| is_answered(answer))

@@ -89,7 +89,8 @@ fn a_tunnel_that_leads_to_another_node_is_sound() {
     let look = Look { scene: &scene, answers: &answers, only: None, to: None };
     let who = Probe::WhoHas { address: ip("192.0.2.11"), link: "up0".to_owned() };
     let asked: Vec<Probe> = asks(look).into_iter().map(|question| question.asked).collect();
-    assert_eq!(asked, [who.clone(), Probe::Echo { to: ip("192.0.2.11") }]);
+    let inner = Probe::Echo { to: ip("10.88.1.0") };
+    assert_eq!(asked, [who.clone(), Probe::Echo { to: ip("192.0.2.11") }, inner]);
     let there = of_node(who, Answer::Owners { macs: vec!["02:00:00:00:00:11".to_owned()] });
     assert_eq!(found_with(&scene, vec![there, lost()]), []);
 }
@@ -247,4 +248,45 @@ fn wireguards_answers_pass_as_those_of_others() {
         tentative: false,
     });
     assert_eq!(told(&scene), ["tunnel-astray wg0: 10.99.0.0/16"]);
+}
+
+/// The other node answers beside the tunnel, and the router in it does or does not.
+fn beside(inner: Answer) -> Vec<(Question, Answer)> {
+    let who = Probe::WhoHas { address: ip("192.0.2.11"), link: "up0".to_owned() };
+    let reached = Answer::Reached { after_us: 1 };
+    vec![
+        of_node(who, Answer::Owners { macs: vec!["02:00:00:00:00:11".to_owned()] }),
+        of_node(Probe::Echo { to: ip("192.0.2.11") }, reached),
+        of_node(Probe::Echo { to: ip("10.88.1.0") }, inner),
+    ]
+}
+
+#[test]
+fn a_tunnel_through_which_nothing_comes_back() {
+    let scene = flannel();
+    let silent = || Answer::Silent { hops: Vec::new() };
+    let told = |all: Vec<(Question, Answer)>| -> Vec<(&'static str, Severity, usize)> {
+        let found = found_with(&scene, all).into_iter();
+        found.map(|one| (one.id, one.severity, one.hits.len())).collect()
+    };
+    let lost_by_one = [beside(silent()), vec![lost()]].concat();
+    let found = found_with(&scene, lost_by_one.clone());
+    assert_eq!(
+        found[0].says,
+        "nothing comes back through flannel.1 from 192.0.2.11, which itself answers: VXLAN (UDP port 8472) is lost on the way, or 192.0.2.11 does not take it for this node's"
+    );
+    assert_eq!(told(lost_by_one), [("tunnel-silent", Severity::Error, 1)]);
+    assert_eq!(told(beside(silent())), [("tunnel-silent", Severity::Warning, 0)]);
+    // The router answers, so what is silent is behind it.
+    let through = [beside(Answer::Reached { after_us: 1 }), vec![lost()]].concat();
+    assert_eq!(told(through), []);
+    // Something behind the tunnel answers: the router may drop echo requests.
+    let asked = Probe::Connect { to: "10.88.1.5:80".parse().unwrap() };
+    let question = Question { from: Some("c2".to_owned()), asked };
+    let refused = [beside(silent()), vec![(question, Answer::Refused)]].concat();
+    assert_eq!(told(refused), []);
+    // The other node answers no echo request at all.
+    let mut filtered = beside(silent());
+    filtered[1].1 = silent();
+    assert_eq!(told(filtered), []);
 }

@@ -1,4 +1,4 @@
-use scene::{Link, Peer, Route, Scene};
+use scene::{Link, Peer, Route, Scene, TunnelEnd};
 
 use super::*;
 use crate::path::samples::node;
@@ -103,6 +103,10 @@ fn the_link_below_is_found_by_where_packets_go() {
     let remote = Some("198.51.100.9".parse().unwrap());
     let by_remote = Link { peer: None, remote, ..vxlan(1500) };
     assert_eq!(silently(&with(by_remote)), ["Warning tunnel-mtu vx0: "]);
+    // Flannel's has an entry for each other node, and names no parent.
+    let entry = TunnelEnd { mac: None, to: "198.51.100.9".parse().unwrap() };
+    let by_entry = Link { peer: None, ends: Some(vec![entry]), ..vxlan(1500) };
+    assert_eq!(silently(&with(by_entry)), ["Warning tunnel-mtu vx0: "]);
     let to_peer = Link { mtu: 1441, ..wireguard(&["203.0.113.0/24"]) };
     assert_eq!(silently(&with(to_peer)), ["Warning tunnel-mtu wg0: "]);
 }
@@ -130,6 +134,26 @@ fn a_network_below_that_loses_large_packets_is_the_cause() {
     let group = with(Link { remote: Some("239.1.1.1".parse().unwrap()), ..vxlan(1450) });
     let look = Look { scene: &group, answers: &nothing, only: None, to: None };
     assert_eq!(asks(look), []);
+}
+
+/// The network below may lose only what the tunnel sends.
+#[test]
+fn the_other_end_is_asked_through_the_tunnel() {
+    let mut scene = with(vxlan(1450));
+    scene.host.routes.last_mut().unwrap().hops[0].via = Some("10.9.0.2".parse().unwrap());
+    scene.host.routes.push(route("10.9.0.0/30", 41, None));
+    let nothing = Answers::default();
+    let look = Look { scene: &scene, answers: &nothing, only: None, to: None };
+    let to = "10.9.0.2".parse().unwrap();
+    let question = Question { from: None, asked: Probe::Size { to, up_to: 1450 } };
+    assert_eq!(asks(look), std::slice::from_ref(&question));
+    let answers = |answer| Answers { all: vec![(question.clone(), answer)] };
+    let told = found(&scene, &answers(Answer::UpTo { answered: 1350, lost: 1351 }));
+    assert_eq!(told[0].fix, ["ip link set dev vx0 mtu 1350"]);
+    let says = "10.9.0.2, the other end, answers packets of 1350 bytes through vx0, but larger ones are lost without an error";
+    assert_eq!(told[0].seen, [says]);
+    assert_eq!(lines(&found(&scene, &answers(Answer::Reached { after_us: 1 }))), [""; 0]);
+    assert_eq!(lines(&found(&scene, &answers(Answer::Silent { hops: Vec::new() }))), [""; 0]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn beyond(look: Look<'_>, asked: &Probe) -> Option<(SocketAddr, Transport)> {
 /// Says whether the node itself gets an answer to the same question.
 fn is_answered(look: Look<'_>, asked: &Probe) -> bool {
     let own = look.answers.to(&Question { from: None, asked: asked.clone() });
-    matches!(own, Some(Answer::Reached { .. } | Answer::Refused | Answer::Named { .. }))
+    own.is_some_and(Answer::is_of_other_end)
 }
 
 /// What a container sends beyond the node goes by a routing rule's table.

@@ -198,6 +198,9 @@ fn lost(answer: &Answer) -> Option<String> {
         | Answer::UpTo { .. }
         | Answer::Owners { .. }
         | Answer::Named { .. }
+        | Answer::OneKind { .. }
+        | Answer::NoPort { .. }
+        | Answer::HopsLeft { .. }
         | Answer::Addresses { .. }
         | Answer::NotAsked { .. } => None,
     }

@@ -31,6 +31,8 @@ pub(in crate::rules) struct PacketWay<'s> {
     /// Its source, as the container sends it.
     source: IpAddr,
     translated: Truth,
+    /// The rule that takes it from connection tracking, so that it is not translated.
+    untracked: Option<String>,
     /// The routing rule that leads it elsewhere than the node's own packets go.
     pub(super) turn: Option<Turn<'s>>,
 }
@@ -72,6 +74,7 @@ pub(in crate::rules) fn taken<'s>(
         uplink: uplink(look.scene, to.is_ipv4()),
         source,
         translated: Truth::Maybe,
+        untracked: None,
         turn: None,
     };
     let sent = Packet::first(source, to, with).between(None, Some(&link.name));
@@ -118,6 +121,7 @@ fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Packet
         uplink: uplink(look.scene, to.is_ipv4()),
         source: to,
         translated: Truth::Maybe,
+        untracked: None,
         turn: None,
     })
 }
@@ -127,6 +131,7 @@ impl<'s> PacketWay<'s> {
         let host = &look.scene.host;
         let iif = Some(site.seen_by.name.as_str());
         let walked = walk(host, Layer::Ip, Hook::Prerouting, &packet.between(iif, None));
+        self.untracked = walked.untracked.as_ref().map(ToString::to_string);
         let mut to = packet.destination;
         if let Some((place, new)) = &walked.destination {
             self.other = Some(place.to_string());
@@ -225,6 +230,10 @@ impl<'s> PacketWay<'s> {
                     "let what {called} sends take the way of this node's own packets, from which this keeps it: {other}"
                 )
             }
+            (None, Truth::No) if self.untracked.is_some() => format!(
+                "let its source be translated, from which this keeps it: {}",
+                self.untracked.as_deref().unwrap_or_default()
+            ),
             (None, Truth::No) => format!(
                 "let the network translate what it sends (ipMasq), or give the routers beyond this node a route to {}",
                 self.source
@@ -264,7 +273,7 @@ fn end(new: &NewDestination, to: IpAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
+    use crate::filter::samples::{base, dnat, nat, rule, table, tcp_port};
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
     use crate::routes::samples::{route, rule as rule_of};
@@ -349,6 +358,16 @@ mod tests {
         assert_eq!(place, "in c2 by tun0 (route 128.0.0.0/1 dev tun0)");
         let words = "look at what made tun0, such as a VPN of c2: no attachment did, and c2 sends it there \
                      (in c2: route 128.0.0.0/1 dev tun0)";
+        assert_eq!(advice, words);
+    }
+
+    #[test]
+    fn a_rule_that_exempts_from_translation_is_named() {
+        let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+        let raw = base("raw", Hook::Prerouting, -300, vec![rule(&[tcp_port(80), notrack])]);
+        let scene = with(node(), table(Kin::Ip, "perf", vec![raw]));
+        let (_, advice) = told(&scene, vec![hop("cni0"), hop("up0")]);
+        let words = "let its source be translated, from which this keeps it: table ip perf, chain raw, rule 1: notrack";
         assert_eq!(advice, words);
     }
 

@@ -123,6 +123,22 @@ fn dropped_at_once(event: &Event, until: u64, sent: &SentPacket<'_>) -> Option<H
     }
 }
 
+/// Kinds of links that send packets inside others (`man 8 ip-link`).
+const TUNNELS: [&str; 12] = [
+    "vxlan",
+    "geneve",
+    "gre",
+    "gretap",
+    "ip6gre",
+    "ip6gretap",
+    "ipip",
+    "ip6tnl",
+    "sit",
+    "wireguard",
+    "tun",
+    "vti",
+];
+
 fn ether_type(to: IpAddr) -> u16 {
     if to.is_ipv4() { IPV4 } else { IPV6 }
 }
@@ -255,6 +271,9 @@ impl<'s> Follower<'s, '_> {
                     self.peer(way.place, last, name)
                 }
             }
+            // It goes on inside another packet. At the other end, a link of the same name may be in a
+            // namespace of this kernel.
+            Some(kind) if TUNNELS.contains(&kind) => None,
             // Hardware: it has left.
             None if last.name != "lo" => None,
             _ => same(),
@@ -368,6 +387,13 @@ impl<'s> Way<'s> {
 
     /// Says whether a drop that came so long after the packet was seen is a drop of that packet.
     fn ends(&self, reason: &str, after_us: u64) -> bool {
+        // Inside another packet it may be anywhere, also in a namespace of this kernel that we do not
+        // know.
+        let is_tunnel =
+            |link: &Link| link.kind.as_deref().is_some_and(|kind| TUNNELS.contains(&kind));
+        if !self.received && self.link.is_some_and(is_tunnel) {
+            return false;
+        }
         let is_hardware = |link: &Link| link.kind.is_none() && link.name != "lo";
         let is_sent_out = !self.received && self.link.is_some_and(is_hardware);
         (after_us <= AT_ONCE_US || reason.contains(WAITED))

@@ -50,6 +50,7 @@ pub(super) fn node() -> Scene {
         with_address(link(4, "cni0", Some("bridge"), None), "10.88.0.1"),
         port(5, "vetha"),
         port(6, "vethb"),
+        link(7, "vx0", Some("vxlan"), None),
     ];
     scene
 }

@@ -622,6 +622,55 @@ pub(super) const MORE: &[Situation] = &[
         fix: Fix::Hint(HintReason::Peer, "another machine serves names"),
         mends: Act::Sh("cp /etc/netns/c2/resolv.conf /etc/netns/c1/resolv.conf"),
     },
+    Situation {
+        number: 54,
+        is: "a rule takes what goes to one port from connection tracking",
+        breaks: Act::Sh(
+            "nft 'add table ip perf; \
+             add chain ip perf pre { type filter hook prerouting priority raw; }; \
+             add rule ip perf pre tcp dport 80 notrack'",
+        ),
+        fails: Symptom::Ways(&[Way::Out4]),
+        finds: ExpectedFinding::First("not-translated", "ip perf/pre rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip perf"),
+    },
+    Situation {
+        number: 55,
+        is: "answers come with a TTL of 1",
+        breaks: Act::Sh(
+            "nsenter --net=/run/netns/outside nft 'add table ip isp; \
+             add chain ip isp post { type filter hook postrouting priority mangle; }; \
+             add rule ip isp post ip saddr 203.0.113.0/24 ip ttl set 1'",
+        ),
+        fails: Symptom::Ways(&[Way::Out4, Way::Names]),
+        finds: ExpectedFinding::First("answers-expire", "203.0.113.2"),
+        fix: Fix::Hint(HintReason::Peer, "the network beyond the node sets it"),
+        mends: Act::Sh("nsenter --net=/run/netns/outside nft delete table ip isp"),
+    },
+    Situation {
+        number: 56,
+        is: "questions for AAAA records of a server of names get no answer",
+        // The type stands behind 12 bytes of header and 19 of the name.
+        breaks: Act::Sh(
+            "nsenter --net=/run/netns/outside nft 'add table ip half; \
+             add chain ip half fwd { type filter hook forward priority 0; }; \
+             add rule ip half fwd udp dport 53 @th,312,16 28 drop'",
+        ),
+        fails: Symptom::Latent("programs wait, and then have the other answer"),
+        finds: ExpectedFinding::First("nameserver-half", "203.0.113.2"),
+        fix: Fix::Hint(HintReason::Peer, "the server has to answer"),
+        mends: Act::Sh("nsenter --net=/run/netns/outside nft delete table ip half"),
+    },
+    Situation {
+        number: 57,
+        is: "a container sends so slowly that transfers nearly stop",
+        breaks: Act::Sh("tc qdisc add dev {p1} root tbf rate 20kbit burst 3000 latency 200ms"),
+        fails: Symptom::Latent("each large packet takes 600 ms"),
+        finds: ExpectedFinding::First("rate-too-low", "{p1}"),
+        fix: Fix::Hint(HintReason::Choice, "the limit may be meant, and only too low"),
+        mends: Act::Sh("tc qdisc del dev {p1} root"),
+    },
 ];
 
 /// A plugin that connects a container as Calico does: a pair in no bridge, an address alone, and a

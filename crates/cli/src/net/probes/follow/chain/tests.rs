@@ -70,6 +70,21 @@ fn a_packet_is_followed_to_where_it_is_dropped() {
     assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha", end]);
 }
 
+/// What a tunnel has wrapped may be dropped anywhere, also in a namespace that is not known.
+#[test]
+fn what_has_left_by_a_tunnel_is_followed_no_further() {
+    let way = [marked(), sent(7), received(7, "vetha"), received(7, "cni0")];
+    let lost = dropped(7, "nft_do_chain", "NETFILTER_DROP");
+    let events = [&way[..], &[queued(7, "vx0"), lost.clone()]].concat();
+    assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha", "node cni0", "node vx0"]);
+    // The other end is of another namespace.
+    let events = [&way[..], &[queued(7, "vx0"), received(7, "vx0"), lost.clone()]].concat();
+    assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha", "node cni0", "node vx0"]);
+    let events = [&way[..], &[received(7, "vx0"), lost]].concat();
+    let end = "node vx0 nft_do_chain NETFILTER_DROP";
+    assert_eq!(told(OUT, &events), ["c1 eth0", "node vetha", "node cni0", end]);
+}
+
 #[test]
 fn what_others_send_does_not_count() {
     let mut other = sent(8);
