@@ -35,6 +35,7 @@ pub use self::site::{Joint, Site};
 pub(crate) use self::site::{uplinks_of, vrf_above};
 use self::steps::{Halt, Tracer};
 pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
+pub(crate) use self::steps::RARE_PORT;
 
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]
