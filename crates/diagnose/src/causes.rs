@@ -81,7 +81,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 18] = [
+const DEPTHS: [&[&str]; 19] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
@@ -114,11 +114,12 @@ const DEPTHS: [&[&str]; 18] = [
         "forwarding-off",
         "hops-too-few",
         "ipsec-drops",
-        "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",
         "router-advertisements",
     ],
+    // A node without a route does not answer for others.
+    &["requests-ignored"],
     &[
         "forward-dropped",
         "input-dropped",
@@ -170,8 +171,10 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 24] = [
+const PAIRS: [(&str, &str); 26] = [
     ("link-down", "no-default-route"),
+    ("no-default-route", "requests-ignored"),
+    ("route-refuses", "requests-ignored"),
     ("link-down", "router-advertisements"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
