@@ -2,6 +2,7 @@
 //! answers.
 
 mod duplicates;
+mod replaced;
 mod routers;
 
 use std::net::IpAddr;
