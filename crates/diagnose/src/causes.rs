@@ -16,7 +16,7 @@ use scene::{Namespace, Scene};
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::rules::{
-    BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
+    BLAMED, BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
 };
 
 /// A finding with what it explains.
@@ -212,7 +212,18 @@ fn depth_of(finding: &Finding) -> usize {
         || is_refused_for_ipv6(finding)
         || is_refused_for_pool(finding)
         || is_of_one_subnet(finding);
-    if is_below { depth("attachment-differs") } else { depth(finding.id) }
+    match is_below {
+        true => depth("attachment-differs"),
+        false if is_of_unreached(finding) => DEPTHS.len(),
+        false => depth(finding.id),
+    }
+}
+
+/// Of a server of names that the question did not come to, nothing is known: it lies below whatever
+/// else the container does not reach.
+fn is_of_unreached(finding: &Finding) -> bool {
+    let is_blamed = finding.advice.iter().any(|text| text.contains(BLAMED));
+    finding.id == "nameserver-silent" && !finding.advice.is_empty() && !is_blamed
 }
 
 /// The plugin `firewall` says so of filters that drop what is forwarded.

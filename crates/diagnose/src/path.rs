@@ -35,9 +35,9 @@ use crate::filter::{Layer, NewDestination, Packet, Payload, Place, Port, State, 
 pub(crate) use self::interface::{Interface, may_ask};
 pub use self::site::{Joint, Site};
 pub(crate) use self::site::{uplinks_of, vrf_above};
+pub(crate) use self::steps::RARE_PORT;
 use self::steps::{Halt, Tracer};
 pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
-pub(crate) use self::steps::RARE_PORT;
 
 /// A way to follow.
 #[derive(Debug, Clone, Copy)]

@@ -3,6 +3,7 @@
 
 mod back;
 mod diverted;
+pub(in crate::rules) mod obstacles;
 pub(in crate::rules) mod routers;
 mod several;
 mod silent;
