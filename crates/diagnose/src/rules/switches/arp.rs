@@ -200,6 +200,10 @@ fn told(object: String, says: String, silence: &Silence, tool: &str) -> Finding 
     let finding = Finding::error("requests-ignored", object, says)
         .at(are.join(" and "))
         .fix(format!("{tool} sysctl -w {}", sets.join(" ")).trim_start().to_owned());
+    let finding = match silence.is_certain() {
+        true => finding,
+        false => finding.seen("a probe's request for the hardware address was not answered"),
+    };
     let of_all = parameters.iter().find(|(key, ..)| key.contains(".all.") && !silence.is_certain());
     let finding = match of_all {
         Some((key, is, _)) => finding.advise(format!(
