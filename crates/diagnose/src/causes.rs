@@ -16,7 +16,7 @@ use scene::{Namespace, Scene};
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::rules::{
-    BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
+    BLAMED, BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
 };
 
 /// A finding with what it explains.
@@ -41,6 +41,8 @@ pub struct Diagnosis {
     pub unexamined: Vec<UnexaminedWay>,
     /// How many things were looked at.
     pub looked_at: usize,
+    /// How many findings were left out, because the caller ignores them.
+    pub left_out: usize,
 }
 
 impl Diagnosis {
@@ -81,7 +83,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 19] = [
+const DEPTHS: [&[&str]; 20] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
@@ -123,12 +125,13 @@ const DEPTHS: [&[&str]; 19] = [
         "hops-too-few",
         "answers-expire",
         "ipsec-drops",
-        "requests-ignored",
         "conntrack-full",
         "neighbour-table-full",
         "local-ports-used",
         "router-advertisements",
     ],
+    // A node without a route does not answer for others.
+    &["requests-ignored"],
     &[
         "forward-dropped",
         "input-dropped",
@@ -181,8 +184,10 @@ const SYMPTOMS: &[&str] =
     &["gateway-silent", "router-silent", "outside-silent", "port-silent", "container-silent"];
 
 /// Pairs: the first explains the second.
-const PAIRS: [(&str, &str); 25] = [
+const PAIRS: [(&str, &str); 27] = [
     ("link-down", "no-default-route"),
+    ("no-default-route", "requests-ignored"),
+    ("route-refuses", "requests-ignored"),
     ("link-down", "router-advertisements"),
     ("link-down", "reverse-path-filter"),
     ("no-carrier", "reverse-path-filter"),
@@ -221,7 +226,18 @@ fn depth_of(finding: &Finding) -> usize {
         || is_refused_for_ipv6(finding)
         || is_refused_for_pool(finding)
         || is_of_one_subnet(finding);
-    if is_below { depth("attachment-differs") } else { depth(finding.id) }
+    match is_below {
+        true => depth("attachment-differs"),
+        false if is_of_unreached(finding) => DEPTHS.len(),
+        false => depth(finding.id),
+    }
+}
+
+/// Of a server of names that the question did not come to, nothing is known: it lies below whatever
+/// else the container does not reach.
+fn is_of_unreached(finding: &Finding) -> bool {
+    let is_blamed = finding.advice.iter().any(|text| text.contains(BLAMED));
+    finding.id == "nameserver-silent" && !finding.advice.is_empty() && !is_blamed
 }
 
 /// The plugin `firewall` says so of filters that drop what is forwarded.
@@ -273,7 +289,7 @@ pub(crate) fn sort(findings: Vec<Finding>, scene: &Scene) -> Diagnosis {
     };
     let (notes, causes): (Vec<RootCause>, Vec<RootCause>) = causes.into_iter().partition(is_note);
     let notes = notes.into_iter().map(|note| note.finding).collect();
-    Diagnosis { causes, notes, unexamined: Vec::new(), looked_at: looked_at(scene) }
+    Diagnosis { causes, notes, unexamined: Vec::new(), looked_at: looked_at(scene), left_out: 0 }
 }
 
 /// Says whether a probe shows it, and nothing why.

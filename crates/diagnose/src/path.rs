@@ -14,6 +14,7 @@
 
 mod apart;
 mod frames;
+mod interface;
 mod outside;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -31,8 +32,10 @@ use scene::{Link, Port as PublishedPort, Route, RouteKind, RouteRule, Scene, Tra
 
 use crate::filter::{Layer, NewDestination, Packet, Payload, Place, Port, State, Truth};
 
+pub(crate) use self::interface::{Interface, may_ask};
 pub use self::site::{Joint, Site};
 pub(crate) use self::site::{uplinks_of, vrf_above};
+pub(crate) use self::steps::RARE_PORT;
 use self::steps::{Halt, Tracer};
 pub(crate) use self::vlans::{has as has_vlan, untagged as untagged_vlan};
 

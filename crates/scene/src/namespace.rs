@@ -22,6 +22,8 @@ pub struct Namespace {
     /// Neighbours that an administrator or a program has configured, those that failed, and those
     /// of VXLAN tunnels.
     pub neighbours: Vec<Neighbour>,
+    /// Addresses of others for which an entry lets the node answer (`ip neigh show proxy`).
+    pub proxied: Vec<ProxiedAddress>,
     /// Forwarding entries of bridges that are not learnt.
     pub fdb: Vec<Fdb>,
     /// Kernel parameters by their names, such as `net.ipv4.ip_forward`.
@@ -270,6 +272,16 @@ pub struct Neighbour {
     pub permanent: bool,
     /// The neighbour does not answer.
     pub failed: bool,
+}
+
+/// An address of another machine for which a link answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxiedAddress {
+    /// The index of the link on which it is asked for.
+    pub link: u32,
+    /// The address.
+    pub address: IpAddr,
 }
 
 /// A forwarding entry of a bridge.

@@ -146,6 +146,16 @@ impl<'s> Site<'s> {
             && self.host_end.redirects.is_empty()
     }
 
+    /// Says whether its packets go out beside the parent's own: they never reach an address of the
+    /// parent itself, as what a link sends does not come back to it.
+    pub(crate) fn is_beside_parent(&self) -> bool {
+        match self.joint {
+            Joint::Macvlan(_) => true,
+            Joint::Ipvlan(ipvlan) => ipvlan.mode == IpvlanMode::L2,
+            Joint::Pair | Joint::Vlan | Joint::Switch => false,
+        }
+    }
+
     /// Returns the gateway that another machine is, if the container has a route by it. An ipvlan that
     /// routes asks no machine for the gateway.
     pub(crate) fn router(&self, scene: &Scene) -> Option<IpAddr> {

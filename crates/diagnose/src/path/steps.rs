@@ -11,7 +11,7 @@ use crate::filter::{self, End, Hops, Layer, Packet, Place, Port, Truth, WalkOutc
 use crate::routes::{self, RouteDecision};
 
 /// A port at which no program listens, and which no rule translates (IANA: `tcpmux`).
-const RARE_PORT: u16 = 1;
+pub(crate) const RARE_PORT: u16 = 1;
 
 /// How many chains that translate are left out for it.
 const TRANSLATIONS: usize = 8;

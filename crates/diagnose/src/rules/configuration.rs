@@ -1,11 +1,16 @@
 //! What is configured: networks, plugins, address pools, services.
 
-use ipnet::IpNet;
-use scene::{Folder, Link, Network, Pool, Scene};
+use std::net::SocketAddr;
 
-use super::Rule;
+use ipnet::IpNet;
+use scene::{Folder, Link, Network, Pool, Scene, Transport};
+
+use super::switches::proxies::{answered, proxies};
+use super::{Rule, containers, family_of, ways};
 use crate::Look;
-use crate::finding::Finding;
+use crate::finding::{Family, Finding};
+use crate::path::Site;
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "network configurations",
@@ -42,7 +47,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             in_file(Finding::warning("network-incomplete", object, says), network)
         });
         found.extend(incomplete);
-        found.extend(taken(scene, network));
+        found.extend(taken(look, network));
     }
     found.extend(shadowed(scene));
     found.extend(scene.pools.iter().filter_map(|pool| pool_state(scene, pool)));
@@ -216,7 +221,8 @@ fn unwritable(folder: &Folder) -> Option<Finding> {
 
 /// A subnet of a network in which the node has an address by another link: answers to its containers
 /// leave by that link.
-fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
+fn taken(look: Look<'_>, network: &Network) -> Vec<Finding> {
+    let scene = look.scene;
     let has_own = network.plugins.first().is_some_and(|first| OWN_SUBNET.contains(&first.as_str()));
     if !has_own {
         return Vec::new();
@@ -239,7 +245,9 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
         for address in link.addresses.iter().filter(told) {
             let mut subnets = network.subnets.iter();
             let is_taken = |subnet: &&IpNet| {
-                overlap(subnet, &address.address) && !is_one_of(&address.address, subnet)
+                overlap(subnet, &address.address)
+                    && !is_one_of(&address.address, subnet)
+                    && !works_within(look, network, subnet, (link, address.address))
             };
             if let Some(subnet) = subnets.find(is_taken) {
                 let says = format!(
@@ -256,6 +264,48 @@ fn taken(scene: &Scene, network: &Network) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Says whether a subnet within that of another link works all the same: the node's routes to its
+/// containers are more specific, and answers come back to each of them, as the node answers for it
+/// there, or translates its source, or a probe was answered.
+fn works_within(
+    look: Look<'_>,
+    network: &Network,
+    subnet: &IpNet,
+    (link, address): (&Link, IpNet),
+) -> bool {
+    let host = &look.scene.host;
+    let is_within = address.prefix_len() < subnet.prefix_len() && !subnet.contains(&address.addr());
+    let family = family_of(subnet.addr());
+    let everybody = containers(Look { only: None, ..look });
+    let sites = everybody.flat_map(|one| Site::all(look.scene, one, family));
+    let mut sites = sites
+        .filter(|site| site.attachment.network == network.name && subnet.contains(&site.address))
+        .peekable();
+    let is_routed = |site: &Site<'_>| {
+        let routed = look_up(host, None, site.address, None, Some(0));
+        matches!(routed, RouteDecision::By { link, .. } if link.index == site.seen_by.index)
+    };
+    let answers_for_all = ["all", link.name.as_str()].iter().any(|name| {
+        let key = format!("net.ipv4.conf.{name}.proxy_arp");
+        family == Family::V4 && host.number(&key).is_some_and(|value| value != 0)
+    });
+    let [sample, ..] = ways::samples(family);
+    // That an entry has no effect is told by another rule.
+    let is_answered = |site: &Site<'_>| {
+        answers_for_all
+            || proxies(host, site.address).any(|on| on.index == link.index)
+            || answered(look, site.container, family) == Some(true)
+            || ways::taken::taken(
+                look,
+                site.container,
+                SocketAddr::new(sample, 443),
+                Transport::Tcp,
+            )
+            .is_some_and(|way| way.is_translated())
+    };
+    is_within && sites.peek().is_some() && sites.all(|site| is_routed(&site) && is_answered(&site))
 }
 
 /// Says whether another network's bridge keeps containers of this network from the node: they are
@@ -413,6 +463,57 @@ mod tests {
             Some("every address is of a subnet, which is on the host's link \"cni0\"".to_owned());
         let found = says(&scene);
         assert!(found.contains(&("subnet-taken", told("second", "cni0"))), "{found:?}");
+    }
+
+    /// The node's routes are more specific, and something lets answers come back.
+    #[test]
+    fn a_subnet_within_that_of_another_link_may_work() {
+        use crate::path::samples::{ip, node};
+        use crate::question::{Answer, Probe, Question};
+        let subnet: IpNet = "fd00:88::/64".parse().unwrap();
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.networks[0].plugins = vec!["bridge".to_owned()];
+        scene.host.filter.tables.clear();
+        scene.host.links[1].addresses[1].address = "fd00::2/16".parse().unwrap();
+        let told = |scene: &Scene, all: Vec<(Question, Answer)>| {
+            let answers = Answers { all };
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).into_iter().map(|finding| finding.id).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&scene, Vec::new()), ["subnet-taken"]);
+        let entry = scene::ProxiedAddress { link: 2, address: ip("fd00:88::2") };
+        let with = |change: fn(&mut Scene), entry: scene::ProxiedAddress| {
+            let mut scene = scene.clone();
+            scene.host.proxied.push(entry);
+            change(&mut scene);
+            told(&scene, Vec::new())
+        };
+        assert_eq!(with(|_| {}, entry.clone()), [""; 0]);
+        // On another link, or while the node's route leads elsewhere.
+        let other = scene::ProxiedAddress { link: 9, ..entry.clone() };
+        assert_eq!(with(|_| {}, other), ["subnet-taken"]);
+        let lose = |scene: &mut Scene| {
+            scene.host.routes.retain(|one| one.to != "fd00:88::/64".parse().unwrap());
+        };
+        assert_eq!(with(lose, entry.clone()), ["subnet-taken"]);
+        // The node's own address is one of the network's, or the subnet is the same.
+        let within = |scene: &mut Scene| {
+            scene.host.links[1].addresses[1].address = "fd00:88::77/16".parse().unwrap();
+        };
+        assert_eq!(with(within, entry.clone()), ["subnet-taken"]);
+        let same = |scene: &mut Scene| {
+            scene.host.links[1].addresses[1].address = "fd00:88::77/64".parse().unwrap();
+        };
+        assert_eq!(with(same, entry), ["subnet-taken"]);
+        // An answer shows that it works, and so does a translation.
+        let asked = Probe::Echo { to: ip("2001:db8::1") };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let reached = vec![(question, Answer::Reached { after_us: 1 })];
+        assert_eq!(told(&scene, reached), [""; 0]);
+        scene.host.filter.tables = node().host.filter.tables;
+        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        assert!(scene.networks[0].subnets.contains(&subnet));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(super) mod files;
 mod near;
 pub(super) mod search;
+mod unreached;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -47,6 +48,9 @@ pub(super) const ROUTES: Rule = Rule {
     judge: unreachable,
     ..Rule::NONE
 };
+
+/// What the advice for a server that is at fault says.
+pub(crate) const BLAMED: &str = " answer, or give ";
 
 /// How many servers resolv.conf may have (`man 5 resolv.conf`, MAXNS).
 const SERVERS: usize = 3;
@@ -93,6 +97,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 let finding = silent(container, server, by, answer).map(|finding| {
                     let finding = led(look, container, server, by, finding);
                     let finding = with_way(look, container, server, by, answer, finding);
+                    let finding = unreached::mend(look, container, server, by, answer, finding);
                     near::add(look, server, finding)
                 });
                 found.extend(match answer {
@@ -309,7 +314,7 @@ fn silent(
         Finding::error("nameserver-silent", server.to_string(), says)
             .seen(seen)
             .hits(container.id.clone())
-            .advise(format!("let {server} answer, or give {called} another server"))
+            .advise(format!("let {server}{BLAMED}{called} another server"))
             .breaks(WayKind::Names, Some(family_of(server)))
     };
     match answer {

@@ -1,6 +1,8 @@
 //! Hardware addresses: configured entries that are wrong, and addresses for which another machine
 //! answers.
 
+mod duplicates;
+mod replaced;
 mod routers;
 
 use std::net::IpAddr;
@@ -51,7 +53,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     let sites = sites(look);
     let of_sites = sites.iter().flat_map(questions).map(|(question, _, _)| question);
     let of_uplink = own(look).map(|own| own.question);
-    of_sites.chain(of_uplink).chain(routers::asks(look)).collect()
+    of_sites.chain(of_uplink).chain(routers::asks(look)).chain(duplicates::asks(look)).collect()
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -71,6 +73,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     }
     found.extend(own(look).and_then(|own| contested(look, own)));
     found.extend(routers::judge(look));
+    found.extend(duplicates::judge(look));
     found
 }
 

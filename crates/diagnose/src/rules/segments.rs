@@ -3,11 +3,12 @@
 
 #[cfg(test)]
 mod tests;
+mod unheard;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use scene::{IpvlanMode, Link, Namespace, Part};
+use scene::{Container, Link, Namespace, Part};
 
 use super::{Rule, asks_links, containers};
 use crate::Look;
@@ -42,10 +43,10 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     let of_site = |site: Site<'_>| {
         let asks_link = asks_links(look) && site.joint != Joint::Switch;
         let router = site.router(look.scene).filter(|_| asks_link);
-        let who = router.map(|router| who_has(&site, router));
+        let who = router.map(|router| who_has(site.container, site.link, router));
         questions(look, &site).into_iter().chain(who)
     };
-    sites(look).flat_map(of_site).collect()
+    sites(look).flat_map(of_site).chain(unheard::asks(look)).collect()
 }
 
 fn questions(look: Look<'_>, site: &Site<'_>) -> Vec<Question> {
@@ -68,33 +69,53 @@ fn neighbour(look: Look<'_>, site: &Site<'_>) -> Option<IpAddr> {
 }
 
 fn question(site: &Site<'_>, to: IpAddr) -> Question {
-    Question { from: Some(site.container.id.clone()), asked: Probe::Echo { to } }
+    echo(site.container, to)
 }
 
-fn who_has(site: &Site<'_>, address: IpAddr) -> Question {
-    let link = site.attachment.ifname.clone();
-    Question { from: Some(site.container.id.clone()), asked: Probe::WhoHas { address, link } }
+fn echo(container: &Container, to: IpAddr) -> Question {
+    Question { from: Some(container.id.clone()), asked: Probe::Echo { to } }
 }
 
-/// Says whether a router is there; `None` if that is not known: many answer no echo request, or
-/// refuse it. A machine that is not there does not say its hardware address either.
-fn answers(look: Look<'_>, site: &Site<'_>, router: IpAddr) -> Option<bool> {
-    let echo = look.answers.to(&question(site, router));
+fn who_has(container: &Container, link: &Link, address: IpAddr) -> Question {
+    let link = link.name.clone();
+    Question { from: Some(container.id.clone()), asked: Probe::WhoHas { address, link } }
+}
+
+/// Says whether a container hears a gateway by a link of its own; `None` if that is not known: many
+/// answer no echo request, or refuse it. A machine that is not there does not say its hardware
+/// address either.
+pub(in crate::rules) fn hears(
+    look: Look<'_>,
+    container: &Container,
+    link: &Link,
+    gateway: IpAddr,
+) -> Option<bool> {
+    let echo = look.answers.to(&echo(container, gateway));
     if matches!(echo, Some(Answer::Reached { .. } | Answer::Refused)) {
         return Some(true);
     }
-    if let Some(Answer::Owners { macs }) = look.answers.to(&who_has(site, router)) {
+    if let Some(Answer::Owners { macs }) = look.answers.to(&who_has(container, link, gateway)) {
         return Some(!macs.is_empty());
     }
-    let is_lost = echo.is_some_and(Answer::is_lost);
-    (is_lost && is_failed(site, router)).then_some(false)
+    let entries = container.inside.iter().flat_map(|inside| &inside.neighbours);
+    let mut of_gateway = entries.filter(|one| one.link == link.index && one.address == gateway);
+    // It has asked in vain for the hardware address.
+    let is_failed = of_gateway.any(|one| one.failed);
+    (is_failed && echo.is_some_and(Answer::is_lost)).then_some(false)
 }
 
-/// Says whether the container has asked in vain for the hardware address.
-fn is_failed(site: &Site<'_>, router: IpAddr) -> bool {
-    let link = site.link.index;
-    let mut entries = site.inside.neighbours.iter();
-    entries.any(|one| one.failed && one.link == link && one.address == router)
+/// Says whether a container's requests for a gateway's hardware address are not answered. It may get
+/// through all the same, while it has learnt the address from a packet of the gateway.
+pub(in crate::rules) fn is_unanswered(
+    look: Look<'_>,
+    container: &Container,
+    link: &Link,
+    gateway: IpAddr,
+) -> bool {
+    match look.answers.to(&who_has(container, link, gateway)) {
+        Some(Answer::Owners { macs }) => macs.is_empty(),
+        _ => hears(look, container, link, gateway) == Some(false),
+    }
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
@@ -112,11 +133,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(down(look, &site, ports));
         found.extend(gap(look, &site, ports).map(|gap| missing(look, &site, &gap)));
         found.extend(apart(look, &site));
-        match site.joint {
-            Joint::Switch => found.extend(decided(look, &site)),
-            _ => found.extend(silent(look, &site)),
+        if site.joint == Joint::Switch {
+            found.extend(decided(look, &site));
         }
     }
+    found.extend(unheard::judge(look));
     found
 }
 
@@ -208,7 +229,7 @@ fn gap<'s>(look: Look<'s>, site: &Site<'s>, ports: &[&'s Link]) -> Option<Gap<'s
     if let Some(router) = site.router(look.scene) {
         let lacks = |port: &&Link| has_vlan(port, vlan).is_none();
         let is_lost = !ports.is_empty() && ports.iter().all(lacks) && is_beyond(look, router);
-        if !is_lost || answers(look, site, router) == Some(true) {
+        if !is_lost || hears(look, site.container, site.link, router) == Some(true) {
             return None;
         }
         let port = if let [only] = ports { *only } else { bridge };
@@ -265,11 +286,7 @@ fn usual(look: Look<'_>, site: &Site<'_>) -> Option<u16> {
 
 /// A macvlan, or an ipvlan that switches, does not reach the address of its own parent.
 fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
-    let is_joined = match site.joint {
-        Joint::Macvlan(_) => true,
-        Joint::Ipvlan(ipvlan) => ipvlan.mode == IpvlanMode::L2,
-        Joint::Pair | Joint::Vlan | Joint::Switch => false,
-    };
+    let is_joined = site.is_beside_parent();
     let gateway = site.gateway.filter(|gateway| is_joined && site.has_route_by(*gateway))?;
     let owner = look.scene.host.owner_of(gateway)?;
     if owner.index != site.host_end.index {
@@ -286,26 +303,6 @@ fn apart(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         .advise(format!(
             "give network {network} the router of that network as its gateway, or give the address to a macvlan of this node on {parent}"
         ));
-    Some(broken(finding, site, &OUT))
-}
-
-/// No machine answers for the router.
-fn silent(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
-    let router = site.router(look.scene)?;
-    if answers(look, site, router)? {
-        return None;
-    }
-    let (called, ifname) = (site.container.called(), &site.attachment.ifname);
-    let by = match site.joint {
-        Joint::Pair => site.bridge.unwrap_or(site.host_end),
-        _ => site.host_end,
-    };
-    let says = format!("the gateway {router}, another machine, does not answer {called}");
-    let finding = Finding::error("router-silent", format!("{called}: {router}"), says)
-        .seen(format!(
-            "no machine has {router} on {ifname}: no request for its hardware address is answered"
-        ))
-        .advise(format!("look at {router}, and at the switch behind {}", by.name));
     Some(broken(finding, site, &OUT))
 }
 

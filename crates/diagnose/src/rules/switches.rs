@@ -4,6 +4,7 @@ mod arp;
 mod forwarding;
 mod hops;
 mod ipsec;
+pub(super) mod proxies;
 mod tables;
 
 use super::Rule;
@@ -32,6 +33,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(forwarding::judge(look, Family::V6));
     found.extend(reverse_path(look));
     found.extend(arp::judge(look));
+    found.extend(proxies::judge(look));
     found.extend(tables::judge(look));
     found.extend(hops::judge(look));
     found.extend(ipsec::judge(look));

@@ -5,6 +5,7 @@ mod back;
 mod diverted;
 pub(super) mod endpoints;
 pub(super) mod expired;
+pub(in crate::rules) mod obstacles;
 pub(in crate::rules) mod routers;
 mod several;
 mod silent;
@@ -16,13 +17,14 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::filter::Step;
-use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene};
+use scene::filter::{Hook, Step};
+use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport};
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
-use super::{Rule, containers, is_outbound, targets};
+use super::{Rule, asks_links, containers, is_outbound, targets};
 use crate::Look;
+use crate::filter::{End, Layer, Packet, Place, Port, walk};
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
 use crate::question::Probe;
@@ -170,7 +172,9 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
         return Vec::new();
     }
     let iif = Some(site.seen_by.name.as_str());
-    match look_up(host, Some(site.address), to, iif, mark) {
+    let given = if mark.is_none() { given_mark(look, site, to) } else { None };
+    let first = given.as_ref().map_or(mark, |(given, _)| Some(*given));
+    match look_up(host, Some(site.address), to, iif, first) {
         RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
             vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
         }
@@ -179,7 +183,11 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
             answered(look, site, back, WayKind::Outside).into_iter().collect()
         }
         RouteDecision::Refused { route, rule } => {
-            let mut found = vec![refused(look, site, WayKind::Outside, None, route, rule)];
+            let by_mark = rule.filter(|rule| rule.mark.is_some()).zip(given.and_then(|(_, by)| by));
+            let mut found = vec![match by_mark {
+                Some((rule, by)) => diverted::refused_by_mark(look, site, route, rule, &by),
+                None => refused(look, site, WayKind::Outside, None, route, rule),
+            }];
             // What refuses may hide that there is no way out in any case.
             if look_up(host, None, to, None, mark) == RouteDecision::Nowhere {
                 found.extend(nowhere(look, site));
@@ -189,6 +197,25 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
         RouteDecision::Nowhere => nowhere(look, site).into_iter().collect(),
         RouteDecision::Local(_) | RouteDecision::Unknown => Vec::new(),
     }
+}
+
+/// Returns the mark that what a container sends to an address surely has when it is routed, and the
+/// rule that gives it. It matters only to routing rules that ask for marks.
+fn given_mark(look: Look<'_>, site: &Site<'_>, to: IpAddr) -> Option<(u32, Option<Place>)> {
+    let scene = look.scene;
+    let hidden = [Part::Nftables, Part::LegacyIptables, Part::Unjudged];
+    let is_hidden = hidden.iter().any(|part| scene.lacks(*part, None));
+    let is_asked = |rule: &RouteRule| rule.ipv4 == to.is_ipv4() && rule.mark.is_some();
+    if is_hidden || !asks_links(look) || !scene.host.rules.iter().any(is_asked) {
+        return None;
+    }
+    // What is done to one port alone is not done to all that it sends.
+    let with = path::carries(Transport::Tcp, Port::Is(path::RARE_PORT));
+    let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
+    let packet = packet.between(Some(&site.seen_by.name), None);
+    let walked = walk(&scene.host, Layer::Ip, Hook::Prerouting, &packet);
+    let is_sure = walked.end == End::Passes && walked.destination.is_none();
+    is_sure.then_some((walked.packet.mark?, walked.marked))
 }
 
 /// Says whether a route leads to a link from which nothing comes back. Who has no other network has
@@ -305,7 +332,7 @@ pub(super) fn text(route: &Route, host: &Namespace) -> String {
 }
 
 /// Writes a routing rule as `ip rule` does.
-fn rule_text(rule: &RouteRule) -> String {
+pub(super) fn rule_text(rule: &RouteRule) -> String {
     let mut text = format!("{}:", rule.priority);
     if rule.invert {
         text.push_str(" not");

@@ -11,6 +11,7 @@ mod v4 {
     pub(super) const FORWARDING: usize = 0;
     pub(super) const PROXY_ARP: usize = 2;
     pub(super) const RP_FILTER: usize = 7;
+    pub(super) const ARP_FILTER: usize = 12;
     pub(super) const ARP_IGNORE: usize = 18;
     pub(super) const ACCEPT_LOCAL: usize = 22;
     pub(super) const ROUTE_LOCALNET: usize = 25;
@@ -53,6 +54,8 @@ pub struct Ipv4Settings {
     pub route_localnet: u32,
     /// Which requests for its addresses are answered.
     pub arp_ignore: u32,
+    /// Whether a request is answered only by the link by which packets to the asker leave.
+    pub arp_filter: u32,
     /// Whether requests for addresses behind other links are answered.
     pub proxy_arp: u32,
     /// Whether packets with this host's own source addresses are accepted.
@@ -97,6 +100,7 @@ impl LinkSettings {
                 rp_filter: at(&values, v4::RP_FILTER),
                 route_localnet: at(&values, v4::ROUTE_LOCALNET),
                 arp_ignore: at(&values, v4::ARP_IGNORE),
+                arp_filter: at(&values, v4::ARP_FILTER),
                 proxy_arp: at(&values, v4::PROXY_ARP),
                 accept_local: at(&values, v4::ACCEPT_LOCAL),
             }),

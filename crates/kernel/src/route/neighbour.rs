@@ -183,6 +183,11 @@ pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily, ifindex: Option
     }
 }
 
+/// Writes a request for the addresses of a family for which this host answers (`ip neigh show proxy`).
+pub(crate) fn encode_proxied_dump(writer: &mut Writer, family: IpFamily) {
+    writer.raw(&header(family.number(), 0, 0, NTF_PROXY));
+}
+
 /// Writes a request for one neighbour.
 pub(crate) fn encode_get(writer: &mut Writer, ifindex: u32, address: IpAddr) {
     writer.raw(&header(IpFamily::of(address).number(), ifindex, 0, 0));

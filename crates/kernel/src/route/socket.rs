@@ -657,6 +657,23 @@ impl RouteSocket {
         Ok(found)
     }
 
+    /// Lists the entries by which this host answers for addresses of others (proxy ARP, proxy NDP).
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn proxied(&mut self, family: IpFamily) -> Result<Vec<Neighbour>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_proxied_dump(writer, family);
+        let request = Request {
+            operation: &"list proxied neighbours",
+            kind: neighbour::RTM_GETNEIGH,
+            flags: 0,
+            body: &body,
+        };
+        let mut found = self.socket.dump(&request, Neighbour::decode)?;
+        found.retain(|neighbour| neighbour.proxy);
+        Ok(found)
+    }
+
     /// Returns a neighbour of a link by its address; `None` if there is none, or no such link.
     ///
     /// # Errors

@@ -42,11 +42,27 @@ fn sockets_that_wait_are_listed_and_connections_are_not() {
 }
 
 #[test]
+fn addresses_of_others_are_listed() {
+    in_netns(|| {
+        sh("ip link add d0 type dummy; ip link set d0 up; \
+            ip neigh add proxy 192.0.2.7 dev d0; ip -6 neigh add proxy 2001:db8::7 dev d0; \
+            ip neigh add 192.0.2.8 lladdr 02:00:00:00:00:08 dev d0 nud permanent");
+        let mut socket = RouteSocket::open().unwrap();
+        for (family, address) in [(IpFamily::V4, "192.0.2.7"), (IpFamily::V6, "2001:db8::7")] {
+            let found = socket.proxied(family).unwrap();
+            let all: Vec<String> = found.iter().map(|one| one.address.to_string()).collect();
+            assert_eq!(all, [address]);
+        }
+    });
+}
+
+#[test]
 fn settings_of_links_are_those_of_proc() {
     in_netns(|| {
         sh("ip link add d0 type veth peer name d1; ip link set d1 mtu 1000");
         sh("sysctl -qw net.ipv4.conf.d0.rp_filter=2 net.ipv4.conf.d0.route_localnet=1 \
             net.ipv4.conf.d0.arp_ignore=3 net.ipv4.conf.d0.proxy_arp=1 \
+            net.ipv4.conf.d0.arp_filter=1 \
             net.ipv4.conf.d0.accept_local=1 net.ipv4.conf.d0.forwarding=1 \
             net.ipv6.conf.d0.accept_ra=2 net.ipv6.conf.d0.proxy_ndp=1 \
             net.ipv6.conf.d0.hop_limit=7 \
@@ -56,6 +72,7 @@ fn settings_of_links_are_those_of_proc() {
         let (ipv4, ipv6) = (of("d0").ipv4.unwrap(), of("d0").ipv6.unwrap());
         assert_eq!((ipv4.rp_filter, ipv4.route_localnet, ipv4.arp_ignore), (2, 1, 3));
         assert_eq!((ipv4.proxy_arp, ipv4.accept_local, ipv4.forwarding), (1, 1, 1));
+        assert_eq!(ipv4.arp_filter, 1);
         assert_eq!((ipv6.accept_ra, ipv6.proxy_ndp, ipv6.hop_limit), (2, 1, 7));
         assert_eq!((ipv6.disable_ipv6, ipv6.forwarding), (1, 1));
         // A link with so small an MTU has no IPv6.

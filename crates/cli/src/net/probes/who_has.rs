@@ -73,7 +73,10 @@ fn exchange(address: IpAddr, name: &str) -> Result<BTreeSet<MacAddr>, String> {
     let (question, filter) = match address {
         IpAddr::V4(target) => (request(mac, source_v4(&own, target), target), Filter::arp()),
         IpAddr::V6(target) => {
-            let source = source_v6(&own, target);
+            // An answer to the address itself would come to whoever else has it.
+            let others: Vec<IpNet> =
+                own.iter().copied().filter(|net| net.addr() != address).collect();
+            let source = source_v6(&others, target);
             let source = source.ok_or_else(|| format!("{name} has no IPv6 address"))?;
             (solicitation(mac, source, target), Filter::advertisements())
         }

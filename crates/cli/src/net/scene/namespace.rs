@@ -15,7 +15,9 @@ use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
 use kernel::sockets;
 use kernel::sysctl::Sysctl;
 use kernel::xfrm;
-use scene::{Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, Transport};
+use scene::{
+    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, ProxiedAddress, Transport,
+};
 
 use self::map::{neighbour, policy, route, rule, settings_of, to_link, to_neighbour};
 use super::hooks;
@@ -38,8 +40,10 @@ const OF_NODE: &[&str] = &[
     "net.bridge.bridge-nf-call-ip6tables",
     "net.bridge.bridge-nf-call-iptables",
     "net.ipv4.conf.all.accept_local",
+    "net.ipv4.conf.all.arp_filter",
     "net.ipv4.conf.all.arp_ignore",
     "net.ipv4.conf.all.forwarding",
+    "net.ipv4.conf.all.proxy_arp",
     "net.ipv4.conf.all.route_localnet",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.conf.all.src_valid_mark",
@@ -54,6 +58,7 @@ const OF_NODE: &[&str] = &[
     "net.ipv6.conf.all.accept_ra",
     "net.ipv6.conf.all.disable_ipv6",
     "net.ipv6.conf.all.forwarding",
+    "net.ipv6.conf.all.proxy_ndp",
     "net.ipv6.conf.default.disable_ipv6",
     "net.ipv6.neigh.default.gc_thresh2",
     "net.ipv6.neigh.default.gc_thresh3",
@@ -64,6 +69,7 @@ const OF_NODE: &[&str] = &[
 
 /// Those of a container.
 const OF_CONTAINER: &[&str] = &[
+    "net.ipv4.conf.all.arp_filter",
     "net.ipv4.conf.all.arp_ignore",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.icmp_echo_ignore_all",
@@ -188,6 +194,9 @@ impl ObservedNamespace {
                 neighbour(&one).or_else(|| is_known.then(|| to_neighbour(&one)))
             });
             self.namespace.neighbours.extend(kept);
+            if is_node {
+                self.proxied(&mut socket, family);
+            }
         }
         self.forwarding_entries(&mut socket);
     }
@@ -236,6 +245,15 @@ impl ObservedNamespace {
         let has_vrfs = self.namespace.links.iter().any(|link| link.vrf_table.is_some());
         let rules = found.into_iter().filter(|rule| has_vrfs || !rule.of_vrf);
         self.namespace.rules.extend(rules.map(rule));
+    }
+
+    fn proxied(&mut self, socket: &mut RouteSocket, family: IpFamily) {
+        let found = optional(socket.proxied(family), family);
+        let found = self.or_hole(Part::Neighbours, found);
+        self.note_cut(Part::Neighbours, "addresses for which the node answers", socket);
+        let kept = found.into_iter();
+        let kept = kept.map(|one| ProxiedAddress { link: one.ifindex, address: one.address });
+        self.namespace.proxied.extend(kept);
     }
 
     fn forwarding_entries(&mut self, socket: &mut RouteSocket) {

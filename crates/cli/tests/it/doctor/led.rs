@@ -60,6 +60,23 @@ const LED: &[Diversion] = &[
         finds: ("rule-diverts", "rule 100: from 10.88.0.0/24 to 203.0.113.0/24 lookup 77"),
     },
     Diversion {
+        is: "a filter gives the mark for which the rule of a VPN asks, and that refuses",
+        breaks: "ip rule add pref 5250 fwmark 0x80000/0xff0000 lookup 53; \
+                 ip route add unreachable default table 53; \
+                 nft 'add table ip marks; \
+                 add chain ip marks pre { type filter hook prerouting priority mangle; }; \
+                 add rule ip marks pre ip saddr 10.88.0.0/24 meta mark set meta mark or 0x80000'",
+        mends: "nft delete table ip marks; ip rule del pref 5250; ip route flush table 53",
+        finds: ("route-refuses", "IPv4 rule 5250"),
+    },
+    Diversion {
+        is: "a bridge of another program has the server's subnet",
+        breaks: "ip link add br9 type bridge; ip link set br9 addrgenmode none; \
+                 ip addr add 203.0.113.1/24 dev br9; ip link set br9 up",
+        mends: "ip link del br9",
+        finds: ("outside-silent", "counts as a machine on br9"),
+    },
+    Diversion {
         is: "a rule of the node sends it to a dead end",
         breaks: "nft 'add table ip led; \
                  add chain ip led pre { type nat hook prerouting priority -110; }; \

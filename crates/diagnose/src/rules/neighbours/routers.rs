@@ -9,16 +9,20 @@ use scene::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 
 use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, family_of, is_outbound, targets};
+use super::replaced::made;
 use super::{configured, differs, sites};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, WayKind};
-use crate::path::Site;
+use crate::path::{Interface, Joint, Site};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, hops_of, look_up};
 
 /// The origin of a route that the kernel has learnt from a router's advertisement (linux
 /// include/uapi/linux/rtnetlink.h).
 const RTPROT_RA: u8 = 9;
+
+/// The origin of a route that a DHCP client made (the same).
+const RTPROT_DHCP: u8 = 16;
 
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut all: Vec<Question> = Vec::new();
@@ -351,14 +355,14 @@ fn wrong(own: &NodeRouter<'_>, found: &str, mac: &str) -> Finding {
 }
 
 /// A machine to which a container's route leads, and that is neither the node nor a gateway of ADD.
-struct RouteTarget<'l> {
-    question: Question,
-    container: &'l Container,
-    link: &'l str,
-    route: &'l Route,
-    via: IpAddr,
+pub(super) struct RouteTarget<'l> {
+    pub(super) question: Question,
+    pub(super) container: &'l Container,
+    pub(super) link: &'l str,
+    pub(super) route: &'l Route,
+    pub(super) via: IpAddr,
     /// No router: it is asked for on the link itself.
-    is_direct: bool,
+    pub(super) is_direct: bool,
 }
 
 impl RouteTarget<'_> {
@@ -369,24 +373,27 @@ impl RouteTarget<'_> {
 
 fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
     let mut all: Vec<RouteTarget<'_>> = Vec::new();
-    for site in sites(look) {
-        for route in site.inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
-            let hops = route.hops.iter().filter(|hop| hop.link == Some(site.link.index));
+    let families = [Family::V4, Family::V6].into_iter();
+    let interfaces = families.flat_map(move |family| {
+        containers(look).flat_map(move |one| Interface::every(look.scene, one, family))
+    });
+    for interface in interfaces.filter(Interface::may_ask) {
+        let Interface { container, inside, link, family, .. } = interface;
+        for route in inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
+            let hops = route.hops.iter().filter(|hop| hop.link == Some(link.index));
             let foreign = hops.filter_map(|hop| hop.via).filter(|via| {
-                family_of(*via) == site.family()
+                family_of(*via) == family
                     && !is_of_link_alone(*via)
-                    && !site.attachment.gateways.contains(via)
+                    && !interface.attachment.gateways.contains(via)
                     && look.scene.host.owner_of(*via).is_none()
                     // With a configured entry no machine has to answer requests.
-                    && configured(site.inside, site.link.index, *via).is_none()
+                    && configured(inside, link.index, *via).is_none()
             });
             all.extend(foreign.map(|via| {
-                let link = site.attachment.ifname.clone();
-                let asked = Probe::WhoHas { address: via, link };
-                let question = Question { from: Some(site.container.id.clone()), asked };
-                let link = site.link.name.as_str();
-                let is_direct = false;
-                RouteTarget { question, container: site.container, link, route, via, is_direct }
+                let asked = Probe::WhoHas { address: via, link: link.name.clone() };
+                let question = Question { from: Some(container.id.clone()), asked };
+                let link = link.name.as_str();
+                RouteTarget { question, container, link, route, via, is_direct: false }
             }));
         }
     }
@@ -481,31 +488,62 @@ fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
         0 => "default".to_owned(),
         _ => route.to.to_string(),
     };
-    let says = format!("{called} sends packets for {to} to {via}, which no machine on {link} has");
+    let made = made(look, given);
+    let instead = made.as_ref().map(|made| {
+        format!("; ADD gave it {} on {} for that", made.gateway, made.attachment.ifname)
+    });
+    let says = format!(
+        "{called} sends packets for {to} to {via}, for which no machine on {link} answers{}",
+        instead.unwrap_or_default()
+    );
     let version = if via.is_ipv4() { "ip" } else { "ip -6" };
     let family = Some(family_of(*via));
-    let fix = match (route.to.prefix_len(), via.is_ipv4()) {
+    let fix = match (&made, route.to.prefix_len()) {
+        (Some(made), 0) => made.instead_of(given),
         // Without it the container has no way out at all.
-        (0, true) => Help::Advice(format!(
-            "look at what should answer for {via}: proxy_arp of the other end"
-        )),
-        (0, false) => Help::Advice(format!(
-            "look at what should answer for {via}: proxy_ndp of the other end"
-        )),
+        (None, 0) => Help::Advice(match is_pair(look, given) {
+            true => format!(
+                "look at what should answer for {via}: proxy_{} of the other end",
+                if via.is_ipv4() { "arp" } else { "ndp" }
+            ),
+            false => format!("look at {via}, and at what is behind {link} of {called}"),
+        }),
         _ => Help::Command(format!(
             "nsenter --net={} {version} route del {to} via {via}",
             container.netns
         )),
     };
-    Some(
-        Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
-            .at(format!("in {called}: route {to} via {via} dev {link}"))
-            .seen(format!("no request for the hardware address of {via} was answered"))
-            .hits(container.id.clone())
-            .help(fix)
-            .breaks(WayKind::Outside, family)
-            .breaks(WayKind::Names, family),
-    )
+    let finding = Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
+        .at(format!("in {called}: route {to} via {via} dev {link}"))
+        .seen(format!("no request for the hardware address of {via} was answered"))
+        .hits(container.id.clone())
+        .help(fix)
+        .breaks(WayKind::Outside, family);
+    let finding = match asks_by(container, *via) {
+        true => finding.breaks(WayKind::Names, family),
+        false => finding,
+    };
+    Some(match route.protocol {
+        Some(RTPROT_DHCP) => finding.of("a DHCP client in the container, by the route's protocol"),
+        _ => finding,
+    })
+}
+
+/// Says whether a container asks a server of names by a router, or whether that is not known.
+fn asks_by(container: &Container, router: IpAddr) -> bool {
+    let (Some(inside), Some(servers)) = (&container.inside, &container.nameservers) else {
+        return true;
+    };
+    servers.iter().any(|server| {
+        let routed = look_up(inside, None, *server, None, Some(0));
+        matches!(routed, RouteDecision::By { via: Some(via), .. } if via == router)
+    })
+}
+
+/// Says whether a route leaves by the end of a pair.
+fn is_pair(look: Look<'_>, given: &RouteTarget<'_>) -> bool {
+    let mut sites = Site::every(look.scene, given.container, family_of(given.via));
+    sites.any(|site| site.link.name == given.link && site.joint == Joint::Pair)
 }
 
 /// A route of the container leads to a link without a router. What it leads to did not answer the

@@ -1,4 +1,4 @@
-use scene::{Ipvlan, IpvlanReach, MacvlanMode, Route, Scene};
+use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode, Route, Scene};
 
 use super::*;
 use crate::path::samples::{access, ip, node, on_parent, with_vlans};
@@ -75,10 +75,8 @@ fn a_router_of_another_machine_is_asked_for() {
     assert_eq!(
         found(&scene, NOBODY),
         [
-            "router-silent c2: 10.88.0.254: c2",
-            "router-silent c2: fd00:88::fe: c2",
-            "router-silent c3: 10.88.0.254: c3",
-            "router-silent c3: fd00:88::fe: c3",
+            "router-silent c2: 10.88.0.254 and fd00:88::fe: c2",
+            "router-silent c3: 10.88.0.254 and fd00:88::fe: c3",
         ]
     );
     // Without a route by it, no container needs the gateway that a pool reports.
@@ -118,7 +116,7 @@ fn an_ipvlan_that_routes_has_no_gateway_to_ask_for() {
         let ipvlan = Some(Ipvlan { mode, reach: IpvlanReach::Bridge });
         found(&on_parent("ipvlan", |link| link.ipvlan = ipvlan), NOBODY).len()
     };
-    assert_eq!((with(IpvlanMode::L2), with(IpvlanMode::L3)), (4, 0));
+    assert_eq!((with(IpvlanMode::L2), with(IpvlanMode::L3)), (2, 0));
 }
 
 #[test]
@@ -227,4 +225,78 @@ fn the_node_may_be_the_gateway_behind_a_switch() {
     scene.containers[0].attachments[0].plugins = vec!["ovs".to_owned()];
     assert_eq!(found(&scene, SILENCE), ["switch-decides c2: mynet: c2"]);
     assert_eq!(found(&scene, ROUTER), [""; 0]);
+}
+
+/// What is told if the gateway of c2 does not answer it, and this node hears these addresses for it.
+fn contrast(scene: &Scene, link: &str, macs: &[&str]) -> Vec<(String, String)> {
+    let address = ip("10.88.0.254");
+    let who = |from: Option<&str>, link: &str, macs: &[&str]| {
+        let asked = Probe::WhoHas { address, link: link.to_owned() };
+        let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+        (Question { from: from.map(str::to_owned), asked }, Answer::Owners { macs })
+    };
+    let all = vec![who(Some("c2"), "eth0", &[]), who(None, link, macs)];
+    let nothing = Answers::default();
+    let asked = asks(Look { scene, answers: &nothing, only: None, to: None });
+    assert!(all.iter().all(|(question, _)| asked.contains(question)), "{asked:?}");
+    let answers = Answers { all };
+    let found = judge(Look { scene, answers: &answers, only: None, to: None });
+    found.into_iter().map(|one| (one.says, one.advice.join("; "))).collect()
+}
+
+/// The parent's own address passes, and that of a link on it does not.
+#[test]
+fn a_gateway_that_answers_this_node_is_there() {
+    let mut scene = macvlan();
+    scene.host.links[1].mac = Some("02:00:00:00:00:50".to_owned());
+    let told = contrast(&scene, "up0", &["02:00:00:00:00:fe"]);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, "the gateway 10.88.0.254 answers this node by up0, and not c2");
+    let begins = "let what is behind up0 take frames of 02:00:00:00:00:02, too";
+    assert!(told[0].1.starts_with(begins), "{told:?}");
+    let told = contrast(&scene, "up0", &[]);
+    assert_eq!(told[0].0, "the gateway 10.88.0.254, another machine, does not answer c2");
+    assert_eq!(told[0].1, "look at 10.88.0.254, and at the switch behind up0");
+}
+
+/// A device of the node's that the container has: the node reaches the same network by another one.
+#[test]
+fn a_gateway_behind_a_lent_device() {
+    let set = |link: &mut Link| {
+        link.kind = None;
+        link.peer = None;
+        link.peer_netnsid = None;
+    };
+    let mut scene = on_parent("host-device", set);
+    scene.host.links[1].mac = Some("02:00:00:00:00:50".to_owned());
+    scene.host.routes.push(crate::routes::samples::route("10.88.0.0/24", 2, None));
+    let told = contrast(&scene, "up0", &["02:00:00:00:00:fe"]);
+    assert_eq!(told[0].0, "the gateway 10.88.0.254 answers this node by up0, and not c2");
+    assert!(told[0].1.starts_with("look at the switch's port behind eth0 of c2"), "{told:?}");
+    assert_eq!(found(&scene, ROUTER), [""; 0]);
+    assert_eq!(found(&scene, SOMEBODY), [""; 0]);
+    // Its cable.
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    inside.links[1].carrier = false;
+    let told = found(&scene, None);
+    assert_eq!(told, ["router-silent c2: 10.88.0.254 and fd00:88::fe: c2"]);
+}
+
+/// The node's end of a pair leads to no other machine and to no switch.
+#[test]
+fn a_gateway_for_which_this_node_should_answer() {
+    let mut scene = node();
+    scene.containers.truncate(1);
+    scene.containers[0].attachments[0].gateways = vec![ip("169.254.1.1")];
+    let inside = scene.containers[0].inside.as_mut().unwrap();
+    inside.routes[0].hops[0].via = Some(ip("169.254.1.1"));
+    let end = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+    end.master = None;
+    let nothing = Answers::default();
+    let asked = asks(Look { scene: &scene, answers: &nothing, only: None, to: None });
+    let answers = Answers { all: asked.into_iter().map(|one| (one, nobody())).collect() };
+    let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+    let says = "the gateway 169.254.1.1, for which this node should answer, does not answer c2";
+    assert_eq!((found.len(), found[0].says.as_str()), (1, says));
+    assert!(!found[0].advice[0].contains("switch"), "{found:?}");
 }

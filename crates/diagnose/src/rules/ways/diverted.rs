@@ -4,12 +4,13 @@
 
 use std::net::SocketAddr;
 
-use scene::{Container, Link, RouteRule, Transport};
+use scene::{Container, Link, Route, RouteRule, Transport};
 
 use super::super::{containers, is_here, targets};
-use super::taken::{Turn, taken};
+use super::taken::{Refusal, Turn, taken};
 use super::{diverted, ip, object_of, pool, rule_text, text};
 use crate::Look;
+use crate::filter::Place;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
@@ -38,9 +39,11 @@ pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             if let Some((to, transport)) = beyond(look, asked)
                 && answer.is_lost()
-                && is_answered(look, asked)
             {
-                found.extend(out(look, container, to, transport));
+                found.extend(refused_on_way(look, container, to, transport));
+                if is_answered(look, asked) {
+                    found.extend(out(look, container, to, transport));
+                }
             }
         }
     }
@@ -104,6 +107,47 @@ fn out(
     )
 }
 
+/// What a container sends is refused because a packet filter gives it the mark of a routing rule.
+fn refused_on_way(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    transport: Transport,
+) -> Option<Finding> {
+    let way = taken(look, container, to, transport)?;
+    let Refusal { rule, route, site, marked } = way.refusal?;
+    let rule = rule.filter(|rule| rule.mark.is_some())?;
+    Some(refused_by_mark(look, &site, route, rule, &marked?))
+}
+
+/// A routing rule refuses what a packet filter has given its mark, or looks it up in a table that does.
+pub(super) fn refused_by_mark(
+    look: Look<'_>,
+    site: &Site<'_>,
+    route: Option<&Route>,
+    rule: &RouteRule,
+    marked: &Place,
+) -> Finding {
+    let family = Some(site.family());
+    let says = format!(
+        "routing rule {} refuses what containers of {} send beyond this node: {} gives it the mark for which the rule asks",
+        rule.priority,
+        site.attachment.network,
+        marked.name()
+    );
+    let then = route.map(|route| format!("; then route {}", text(route, &look.scene.host)));
+    let finding = Finding::error("route-refuses", object_of(rule), says)
+        .at(format!("rule {}{}", rule_text(rule), then.unwrap_or_default()))
+        .seen(format!("the packets get their mark by {marked}"))
+        .hits(site.container.id.clone())
+        .fix(exception(look, site, rule, "from"))
+        .advise("the command lets these containers past what the rule is for, such as a VPN that shall get all; otherwise let the filter, or the program of the rule, use another bit of the mark")
+        .breaks(WayKind::Outside, family)
+        .breaks(WayKind::Names, family)
+        .breaks(WayKind::Published, family);
+    Finding { whose: whose::of_place(marked, look.scene), ..finding }
+}
+
 /// The command that takes a container's network out of what a rule leads.
 fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
     format!(
@@ -159,7 +203,7 @@ mod tests {
     use crate::question::{Answers, Hop};
     use crate::routes::samples::{route, rule};
     use scene::filter::{Family as Kin, Hook, Step};
-    use scene::{Route, RuleAction, Scene};
+    use scene::{RouteKind, RuleAction, Scene};
 
     const SERVER: &str = "198.51.100.1";
 
@@ -235,6 +279,45 @@ mod tests {
         assert_eq!(asked(&scene), [Question { from: None, asked: Probe::Name { server } }]);
         scene.host.rules.remove(1);
         assert_eq!(asked(&scene), []);
+    }
+
+    /// A VPN's rule for its own packets, and a filter that uses the same bit.
+    #[test]
+    fn a_mark_meets_a_rule_that_refuses() {
+        let mut scene = marked(mark(0x80000));
+        let last = scene.host.routes.last_mut().unwrap();
+        (last.kind, last.hops) = (RouteKind::Unreachable, Vec::new());
+        // The server need not answer the node.
+        let server = address(SERVER);
+        let lost = || vec![asked(Some("c2"), Probe::Name { server }, silent())];
+        let found = told(&scene, lost());
+        assert_eq!(
+            (found.len(), found[0].id, &*found[0].object),
+            (1, "route-refuses", "IPv4 rule 5270")
+        );
+        let place = "rule 5270: from all fwmark 0x80000/0xff0000 lookup 52; then route unreachable default table 52";
+        assert_eq!(found[0].place.as_deref(), Some(place));
+        assert_eq!(found[0].fix, ["ip rule add priority 5269 from 10.88.0.0/24 lookup main"]);
+        assert!(found[0].seen[0].contains("table inet ts, chain pre, rule 1"), "{found:?}");
+        // Without a probe, too, and once.
+        let all = |scene: &Scene, all: Vec<(Question, Answer)>| -> Vec<String> {
+            let answers = Answers { all };
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            let found = crate::causes::sort(super::super::judge(look), scene).causes.into_iter();
+            found.map(|one| format!("{} {}", one.finding.id, one.finding.object)).collect()
+        };
+        assert_eq!(all(&scene, lost()), ["route-refuses IPv4 rule 5270"]);
+        assert_eq!(all(&scene, Vec::new()), ["route-refuses IPv4 rule 5270"]);
+        // The rule itself refuses.
+        scene.host.rules[1].action = RuleAction::Prohibit;
+        assert_eq!(all(&scene, lost()), ["route-refuses IPv4 rule 5270"]);
+        // Another mark, and one that is not known.
+        let mut other = marked(mark(0x40000));
+        other.host.routes.last_mut().unwrap().kind = RouteKind::Unreachable;
+        assert_eq!(all(&other, lost()), [""; 0]);
+        let mut unknown = marked(vec![Step::Effect { name: "meta mark".to_owned() }]);
+        unknown.host.routes.last_mut().unwrap().kind = RouteKind::Unreachable;
+        assert_eq!(all(&unknown, lost()), [""; 0]);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use scene::{Attachment, Container, Namespace, Part, Port, Transport};
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
 use super::super::{asks_links, containers, leads_beyond, with_router};
-use super::samples;
 use super::taken::taken;
+use super::{obstacles, samples};
 use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
 use crate::finding::{Family, Finding, Help, Severity, WayKind};
@@ -67,6 +67,9 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
             }
             if is_tried(look, container, family) {
                 for asked in outside(look, container, family) {
+                    if let Probe::Connect { to } = &asked {
+                        questions.extend(obstacles::asks(look, container, *to));
+                    }
                     questions.push(Question { from: None, asked: asked.clone() });
                     questions.push(from(asked));
                 }
@@ -334,6 +337,16 @@ fn beyond(
             Some((way, own)) => way.tell(finding, own),
             None => finding,
         };
+        let of_node = match node {
+            Some(_) if node_reaches => Some(true),
+            Some(answer) => answer.is_lost().then_some(false),
+            None => None,
+        };
+        let obstacle = obstacles::obstacle(look, container, at, Transport::Tcp, of_node);
+        if let Some(obstacle) = obstacle.filter(|_| own.is_some_and(Answer::is_lost)) {
+            found.push(obstacle.tell(finding));
+            continue;
+        }
         found.push(match node_reaches {
             true => finding,
             false => with_router(look, container, at, Transport::Tcp, finding),

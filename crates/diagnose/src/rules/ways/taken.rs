@@ -8,9 +8,9 @@ use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
 
 use super::{rule_text, text};
 use crate::Look;
-use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
+use crate::filter::{Layer, NewDestination, Packet, Place, Port, Truth, walk};
 use crate::finding::{Finding, Help};
-use crate::path::{Site, address_of, carries, uplink};
+use crate::path::{Joint, Site, address_of, carries, uplink};
 use crate::question::{Answer, Hop};
 use crate::routes::{RouteDecision, look_up};
 use crate::rules::family_of;
@@ -33,8 +33,26 @@ pub(in crate::rules) struct PacketWay<'s> {
     translated: Truth,
     /// The rule that takes it from connection tracking, so that it is not translated.
     untracked: Option<String>,
+    /// Where it is for, after the rules that translate that.
+    pub(super) to: IpAddr,
+    /// How it leaves the node.
+    pub(super) leaves: Option<(&'s Link, Option<IpAddr>, &'s Route)>,
+    /// Where what it sends can be seen, if it does not pass the node's IP.
+    beside: Option<String>,
     /// The routing rule that leads it elsewhere than the node's own packets go.
     pub(super) turn: Option<Turn<'s>>,
+    /// What of the node's routing refuses it.
+    pub(super) refusal: Option<Refusal<'s>>,
+}
+
+/// A routing rule of the node, or a route, that refuses a container's packets.
+#[derive(Debug)]
+pub(super) struct Refusal<'s> {
+    pub(super) rule: Option<&'s RouteRule>,
+    pub(super) route: Option<&'s Route>,
+    pub(super) site: Site<'s>,
+    /// The packet filter's rule that has given them the mark of the rule.
+    pub(super) marked: Option<Place>,
 }
 
 /// Where a routing rule of the node leads a container's packets elsewhere.
@@ -75,7 +93,11 @@ pub(in crate::rules) fn taken<'s>(
         source,
         translated: Truth::Maybe,
         untracked: None,
+        to,
+        leaves: None,
+        beside: None,
         turn: None,
+        refusal: None,
     };
     let sent = Packet::first(source, to, with).between(None, Some(&link.name));
     let walked = walk(inside, Layer::Ip, Hook::Output, &sent);
@@ -98,11 +120,23 @@ pub(in crate::rules) fn taken<'s>(
         taken.other = Some(format!("in {called}: route {}", text(route, inside)));
         taken.interface = Some(&link.name);
     }
-    let site = attachment.and_then(|attachment| {
-        let site = Site::of(look.scene, container, attachment, family_of(to));
-        site.filter(|site| site.is_the_nodes() && (is_node || site.is_routed()))
-    });
-    if let Some(site) = site {
+    let site = attachment
+        .and_then(|attachment| Site::of(look.scene, container, attachment, family_of(to)));
+    let is_routed = |site: &Site<'_>| site.is_the_nodes() && (is_node || site.is_routed());
+    taken.to = to;
+    let parent = site.as_ref().map(|site| (site.joint != Joint::Pair, &site.host_end.name));
+    taken.beside = match (parent, attachment) {
+        (Some((true, parent)), _) => Some(format!(
+            "{} of {called} sends it by {parent}, beside the node's own packets: see what comes back there (tcpdump -ni {parent} host {to})",
+            link.name
+        )),
+        (None, Some(_)) if link.name != "lo" => Some(format!(
+            "it does not pass this node, as {} is a device of {called}: see what comes back there (nsenter --net={} tcpdump -ni {} host {to})",
+            link.name, container.netns, link.name
+        )),
+        _ => None,
+    };
+    if let Some(site) = site.filter(is_routed) {
         let packet = Packet { destination: to, ..walked.packet };
         taken.on_node(look, site, &packet);
     }
@@ -122,7 +156,11 @@ fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Packet
         source: to,
         translated: Truth::Maybe,
         untracked: None,
+        to,
+        leaves: None,
+        beside: None,
         turn: None,
+        refusal: None,
     })
 }
 
@@ -142,10 +180,12 @@ impl<'s> PacketWay<'s> {
                 _ => return,
             }
         }
+        self.to = to;
         match look_up(host, Some(self.source), to, iif, walked.packet.mark) {
             RouteDecision::By { link, via, route, rule } => {
                 self.parts.push(format!("on this node {}", by(host, link, via, route, rule)));
                 self.out = Some(link);
+                self.leaves = Some((link, via, route));
                 let own = look_up(host, None, to, None, Some(0));
                 let is_other = matches!(own, RouteDecision::By { link: other, .. } if other.index != link.index);
                 if let (true, RouteDecision::By { link: other, .. }) = (is_other, own) {
@@ -182,7 +222,18 @@ impl<'s> PacketWay<'s> {
             RouteDecision::Unknown => {
                 self.parts.push("on this node a rule about marks may decide".to_owned());
             }
-            RouteDecision::Refused { .. } | RouteDecision::Nowhere => {}
+            RouteDecision::Refused { route, rule } => {
+                let rule_text = rule.map(|rule| format!("rule {}", rule_text(rule)));
+                let route_text = route.map(|route| format!("route {}", text(route, host)));
+                let by: Vec<String> = rule_text.into_iter().chain(route_text).collect();
+                self.parts.push(format!("on this node {} refuses it", by.join("; then ")));
+                let own = look_up(host, None, to, None, Some(0));
+                if !matches!(own, RouteDecision::Refused { .. }) {
+                    self.other.get_or_insert_with(|| by.join("; then "));
+                }
+                self.refusal = Some(Refusal { rule, route, site, marked: walked.marked });
+            }
+            RouteDecision::Nowhere => self.parts.push(format!("this node has no route to {to}")),
         }
     }
 
@@ -200,6 +251,18 @@ impl<'s> PacketWay<'s> {
         let is_uplink =
             self.out.is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
         is_uplink && !is_dropped && there.next_back().is_some_and(is_out)
+    }
+
+    /// Says whether the node translates its source.
+    pub(in crate::rules) fn is_translated(&self) -> bool {
+        self.translated == Truth::Yes
+    }
+
+    /// Returns the command that asks the kernel what it does with it.
+    fn question(&self, hop: &Hop) -> String {
+        let version = if self.to.is_ipv4() { "ip" } else { "ip -6" };
+        let iif = hop.link.as_ref().map(|link| format!(" iif {link}")).unwrap_or_default();
+        format!("{version} route get {} from {}{iif}", self.to, self.source)
     }
 
     /// Says whether it is another way than that of the node's own packets.
@@ -224,6 +287,12 @@ impl<'s> PacketWay<'s> {
                 "look at what made {interface}, such as a VPN of {called}: no attachment did, and {called} sends it there ({other})"
             ));
         }
+        if let Some(hop) = refused_at(answer).filter(|_| self.other.is_none()) {
+            return Help::Advice(format!(
+                "find what of this node's routes and routing rules refuses it: {}",
+                self.question(hop)
+            ));
+        }
         Help::Advice(match (&self.other, self.translated) {
             (Some(other), _) => {
                 format!(
@@ -234,6 +303,12 @@ impl<'s> PacketWay<'s> {
                 "let its source be translated, from which this keeps it: {}",
                 self.untracked.as_deref().unwrap_or_default()
             ),
+            (None, Truth::No) if self.is_in_subnet_out() => format!(
+                "let the network translate what it sends (ipMasq), or let this node answer for {} on {}, in whose subnet it is: {}",
+                self.source,
+                self.out.map_or("the link out", |out| out.name.as_str()),
+                self.entry()
+            ),
             (None, Truth::No) => format!(
                 "let the network translate what it sends (ipMasq), or give the routers beyond this node a route to {}",
                 self.source
@@ -241,9 +316,47 @@ impl<'s> PacketWay<'s> {
             (None, Truth::Yes) if self.is_gone(answer) => format!(
                 "find what beyond this node drops the answers to {called}, or what it sends"
             ),
-            _ => format!("follow what {called} sends: it was not seen leaving this node"),
+            _ => match &self.beside {
+                Some(beside) => format!("follow what {called} sends: {beside}"),
+                None => format!("follow what {called} sends: it was not seen leaving this node"),
+            },
         })
     }
+}
+
+impl PacketWay<'_> {
+    /// Says whether its source is in the subnet of the link by which it leaves: routers there ask for
+    /// it on that link.
+    fn is_in_subnet_out(&self) -> bool {
+        let nets = self.out.iter().flat_map(|out| &out.addresses);
+        nets.map(|own| own.address).any(|own| own.contains(&self.source))
+    }
+
+    /// The command that lets the node answer for its source.
+    fn entry(&self) -> String {
+        let link = self.out.map_or("LINK", |out| out.name.as_str());
+        match self.source {
+            IpAddr::V4(source) => format!("ip neigh add proxy {source} dev {link}"),
+            IpAddr::V6(source) => {
+                format!("ip -6 neigh add proxy {source} dev {link}, and proxy_ndp of {link}")
+            }
+        }
+    }
+}
+
+/// Returns the place where this node's routing refused a packet on its way (linux net/ipv4/route.c
+/// `ip_error`, net/ipv6/route.c `ip6_pkt_drop`; reasons of Linux 6.13).
+pub(in crate::rules) fn refused_at(answer: &Answer) -> Option<&Hop> {
+    let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
+    hops.iter().find(|hop| {
+        let is_by_routing = hop.dropped.as_ref().is_some_and(|(function, reason)| {
+            function == "ip_error"
+                || function.starts_with("ip6_pkt_")
+                || function.starts_with("dst_discard")
+                || reason.contains("NOROUTES")
+        });
+        !hop.back && hop.container.is_none() && is_by_routing
+    })
 }
 
 fn by(

@@ -28,6 +28,7 @@ pub(super) fn settings_of(
     if let Some(ipv4) = settings.ipv4 {
         put("ipv4", "rp_filter", ipv4.rp_filter);
         put("ipv4", "arp_ignore", ipv4.arp_ignore);
+        put("ipv4", "arp_filter", ipv4.arp_filter);
         if is_node {
             put("ipv4", "forwarding", ipv4.forwarding);
             put("ipv4", "route_localnet", ipv4.route_localnet);

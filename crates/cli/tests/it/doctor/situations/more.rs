@@ -575,6 +575,23 @@ pub(super) const MORE: &[Situation] = &[
         mends: Act::Sh(UNROUTED),
     },
     Situation {
+        number: 69,
+        is: "the node has no route to the gateway of such a container, and so does not answer for it",
+        breaks: Act::Do(|node| {
+            routed(node);
+            node.lab.sh("ip route add 203.0.113.0/24 via 198.51.100.2; ip route del default; \
+                 ip -n c3 neigh flush dev eth0");
+        }),
+        fails: Symptom::Command(ROUTED),
+        finds: ExpectedFinding::First("requests-ignored", "169.254.1.1"),
+        fix: Fix::Mends,
+        mends: Act::Sh(
+            "ip route del 169.254.1.1; ip route replace default via 198.51.100.2; \
+             ip route del 203.0.113.0/24; netwright del routed c3 --container-id c3; \
+             rm /etc/cni/net.d/70-routed.conflist /opt/cni/bin/routed; nft delete table ip masq",
+        ),
+    },
+    Situation {
         number: 51,
         is: "Calico's chain drops what comes from the link of such a container",
         breaks: Act::Do(|node| {

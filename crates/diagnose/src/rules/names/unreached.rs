@@ -1,0 +1,196 @@
+//! Questions for names that do not come to the server, so that the server is not at fault.
+
+use std::net::{IpAddr, SocketAddr};
+
+use scene::{Container, Transport};
+
+use super::PORT;
+use crate::Look;
+use crate::finding::Finding;
+use crate::question::{Answer, Hop, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
+use crate::rules::segments::hears;
+use crate::rules::ways::obstacles::obstacle;
+use crate::rules::ways::taken::{refused_at, taken};
+
+/// Says in the finding of a server that is silent what keeps the question from it, if that was seen.
+pub(super) fn mend(
+    look: Look<'_>,
+    container: &Container,
+    server: IpAddr,
+    by: Transport,
+    answer: &Answer,
+    finding: Finding,
+) -> Finding {
+    if finding.id != "nameserver-silent" || !answer.is_lost() {
+        return finding;
+    }
+    let to = SocketAddr::new(server, PORT);
+    let asked = Probe::name(container, server);
+    let of_node = look.answers.to(&Question { from: None, asked });
+    let of_node = of_node.map(|answer| !answer.is_lost());
+    if let Some(obstacle) = obstacle(look, container, to, by, of_node) {
+        return obstacle.tell(finding);
+    }
+    if let Some(hop) = dropped_here(look, server, answer) {
+        return dropped(look, container, to, by, answer, hop, finding);
+    }
+    if let Some((next, link)) = unheard(look, container, server) {
+        let called = container.called();
+        let says = format!(
+            "{called} does not reach {server}, which it asks for names: {next} does not answer its requests for a hardware address"
+        );
+        let advice = vec![format!("look at {next}, and at what is behind {link} of {called}")];
+        return Finding { says, advice, ..finding };
+    }
+    match answer {
+        Answer::Unreachable { .. } => {
+            let advice = format!("look at the way of {} to {server}", container.called());
+            Finding { advice: vec![advice], ..finding }
+        }
+        _ => finding,
+    }
+}
+
+/// Returns where the node itself dropped the question, which is not for the node.
+fn dropped_here<'a>(look: Look<'_>, server: IpAddr, answer: &'a Answer) -> Option<&'a Hop> {
+    let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
+    let host = &look.scene.host;
+    let is_here = |hop: &&Hop| {
+        let link = hop.link.as_deref().and_then(|name| host.link(name));
+        !hop.back && hop.container.is_none() && hop.dropped.is_some() && link.is_some()
+    };
+    hops.iter().find(is_here).filter(|_| host.owner_of(server).is_none())
+}
+
+fn dropped(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    by: Transport,
+    answer: &Answer,
+    hop: &Hop,
+    finding: Finding,
+) -> Finding {
+    let (called, server) = (container.called(), to.ip());
+    let link = hop.link.as_deref().unwrap_or("a link");
+    let (function, reason) = hop.dropped.clone().unwrap_or_default();
+    let does = if refused_at(answer).is_some() { "refuses" } else { "drops" };
+    let says = format!(
+        "{called} does not reach {server}, which it asks for names: this node {does} the question"
+    );
+    let seen = format!("it ended at {link} of this node: {function}, {reason}");
+    let finding = Finding { says, advice: Vec::new(), ..finding }.seen(seen);
+    match taken(look, container, to, by) {
+        Some(way) if refused_at(answer).is_some() => {
+            way.tell(finding.help(way.help(called, answer)), answer)
+        }
+        _ => finding.advise(format!("find what drops it there: {link} of this node")),
+    }
+}
+
+/// Returns the next machine on the way to a server, if it does not answer a container's requests for
+/// its hardware address, and the container's interface.
+fn unheard<'c>(
+    look: Look<'_>,
+    container: &'c Container,
+    server: IpAddr,
+) -> Option<(IpAddr, &'c str)> {
+    let inside = container.inside.as_ref()?;
+    let RouteDecision::By { link, via, .. } = look_up(inside, None, server, None, Some(0)) else {
+        return None;
+    };
+    let next = via.unwrap_or(server);
+    let is_unheard = hears(look, container, link, next) == Some(false);
+    is_unheard.then_some((next, link.name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::samples::{ip, node};
+    use crate::question::Answers;
+    use scene::Scene;
+
+    const SERVER: &str = "198.51.100.53";
+
+    /// What is told of a server that does not answer, and what helps.
+    fn told(scene: &Scene, hops: Vec<Hop>, more: Vec<(Question, Answer)>) -> (String, String) {
+        let asked = Probe::Name { server: ip(SERVER) };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let all = [vec![(question, Answer::Silent { hops })], more].concat();
+        let answers = Answers { all };
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        let found = super::super::judge(look);
+        assert_eq!((found.len(), found[0].id), (1, "nameserver-silent"));
+        (found[0].says.clone(), [found[0].fix.clone(), found[0].advice.clone()].concat().join("; "))
+    }
+
+    fn hop(link: &str, function: &str) -> Hop {
+        let dropped = Some((function.to_owned(), "NOT_SPECIFIED".to_owned()));
+        Hop { container: None, link: Some(link.to_owned()), dropped, rule: None, back: false }
+    }
+
+    fn asking() -> Scene {
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].nameservers = Some(vec![ip(SERVER)]);
+        scene
+    }
+
+    #[test]
+    fn a_server_is_not_blamed_for_what_the_node_drops() {
+        let scene = asking();
+        let (says, help) = told(&scene, Vec::new(), Vec::new());
+        assert_eq!(says, "198.51.100.53 does not answer c2 when it asks for names");
+        assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
+        let (says, help) = told(&scene, vec![hop("cni0", "ip_error")], Vec::new());
+        assert!(says.ends_with("this node refuses the question"), "{says}");
+        assert!(help.ends_with("ip route get 198.51.100.53 from 10.88.0.2 iif cni0"), "{help}");
+        let (says, help) = told(&scene, vec![hop("cni0", "nf_hook_slow")], Vec::new());
+        assert!(says.ends_with("this node drops the question"), "{says}");
+        assert!(!help.contains("answer"), "{help}");
+        // Of the answer, and of a link that the node does not have, nothing follows.
+        let back = Hop { back: true, ..hop("cni0", "ip_error") };
+        for hops in [vec![back], vec![hop("other0", "ip_error")]] {
+            let (_, help) = told(&scene, hops, Vec::new());
+            assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_not_blamed_where_the_router_does_not_answer() {
+        let asked = Probe::WhoHas { address: ip("10.88.0.1"), link: "eth0".to_owned() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let who = |macs: Vec<String>| vec![(question.clone(), Answer::Owners { macs })];
+        let (says, help) = told(&asking(), Vec::new(), who(Vec::new()));
+        assert!(says.starts_with("c2 does not reach 198.51.100.53"), "{says}");
+        assert_eq!(help, "look at 10.88.0.1, and at what is behind eth0 of c2");
+        let (_, help) = told(&asking(), Vec::new(), who(vec!["02:00:00:00:00:01".to_owned()]));
+        assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
+    }
+
+    /// It is the symptom of whatever keeps all from answering.
+    #[test]
+    fn what_reaches_nobody_explains_it() {
+        let scene = asking();
+        let lost = |asked: Probe, hops: Vec<Hop>| {
+            (Question { from: Some("c2".to_owned()), asked }, Answer::Silent { hops })
+        };
+        let to = "198.51.100.1:80".parse().unwrap();
+        let ids = |hops: Vec<Hop>| {
+            let names = lost(Probe::Name { server: ip(SERVER) }, hops.clone());
+            let node = Question { from: None, asked: Probe::Connect { to } };
+            let reached = (node, Answer::Reached { after_us: 1 });
+            let all = vec![names, lost(Probe::Connect { to }, hops), reached];
+            let answers = Answers { all };
+            let look = Look { scene: &scene, answers: &answers, only: None, to: Some(to) };
+            let rules = [super::super::RULE, crate::rules::ways::SILENT];
+            let found = rules.iter().flat_map(|rule| rule.findings(look)).collect();
+            let causes = crate::causes::sort(found, &scene).causes.into_iter();
+            causes.map(|one| one.finding.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(vec![hop("cni0", "ip_error")]), ["outside-silent"]);
+        assert_eq!(ids(Vec::new()), ["nameserver-silent", "outside-silent"]);
+    }
+}

@@ -1,0 +1,466 @@
+//! What surely keeps a container from an address beyond its network, and what a probe of it that was
+//! lost shows: an address of its own parent, a translation past which the answers go, a link that has
+//! the address's subnet.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use scene::filter::Hook;
+use scene::{Container, Link, Namespace, Part, Transport};
+
+use super::samples;
+use super::taken::{PacketWay, taken};
+use super::text;
+use crate::Look;
+use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
+use crate::finding::{Finding, Help};
+use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
+use crate::question::{Answer, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
+use crate::rules::{asks_links, containers, family_of};
+use crate::whose;
+
+/// What keeps a container from an address.
+#[derive(Debug)]
+pub(in crate::rules) struct Obstacle {
+    /// It in words, as a sentence of a finding.
+    says: String,
+    seen: Vec<String>,
+    whose: Option<String>,
+    help: Vec<Help>,
+}
+
+impl Obstacle {
+    /// Puts it in the place of what a finding says, and of what helps.
+    pub(in crate::rules) fn tell(self, finding: Finding) -> Finding {
+        let Obstacle { says, seen, whose, help } = self;
+        let finding = Finding { says, advice: Vec::new(), fix: Vec::new(), ..finding };
+        let finding = seen.into_iter().fold(finding, Finding::seen);
+        let finding = help.into_iter().fold(finding, Finding::help);
+        Finding { whose: whose.or(finding.whose.clone()), ..finding }
+    }
+}
+
+/// Asks on links that have an address's subnet, and on which nobody may have it.
+pub(super) fn asks(look: Look<'_>, container: &Container, to: SocketAddr) -> Vec<Question> {
+    if !asks_links(look) {
+        return Vec::new();
+    }
+    let way = taken(look, container, to, Transport::Tcp);
+    let on_node = way.and_then(|way| way.shadow(look)).map(|shadow| shadow.link);
+    let on_node = on_node.filter(|link| may_ask(link, family_of(to.ip()), None));
+    let question = |from: Option<&str>, link: &Link| {
+        let asked = Probe::WhoHas { address: to.ip(), link: link.name.clone() };
+        Question { from: from.map(str::to_owned), asked }
+    };
+    let within = shadow_inside(container, to.ip()).map(|shadow| shadow.link);
+    let within = within.filter(|link| may_ask(link, family_of(to.ip()), None));
+    let of_node = on_node.map(|link| question(None, link));
+    of_node.into_iter().chain(within.map(|link| question(Some(&container.id), link))).collect()
+}
+
+/// Finds what keeps a container from an address that it was not answered from. `of_node` says whether
+/// the node itself is answered there, if it has asked.
+pub(in crate::rules) fn obstacle(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    transport: Transport,
+    of_node: Option<bool>,
+) -> Option<Obstacle> {
+    apart(look, container, to)
+        .or_else(|| bridged_past(look, container, to, transport))
+        .or_else(|| {
+            let shadow = shadow_inside(container, to.ip())?;
+            shadowed(look, Some(container), container, to, of_node, &shadow)
+        })
+        .or_else(|| {
+            let way = taken(look, container, to, transport).filter(|_| of_node != Some(true))?;
+            shadowed(look, None, container, to, of_node, &way.shadow(look)?)
+        })
+}
+
+/// The address is the parent's own, and the container's link lies on that parent.
+fn apart(look: Look<'_>, container: &Container, to: SocketAddr) -> Option<Obstacle> {
+    let inside = container.inside.as_ref()?;
+    let RouteDecision::By { link, via: None, .. } = look_up(inside, None, to.ip(), None, Some(0))
+    else {
+        return None;
+    };
+    let mut sites = Site::every(look.scene, container, family_of(to.ip()));
+    let site = sites.find(|site| site.link.index == link.index && site.is_beside_parent())?;
+    let owner = look.scene.host.owner_of(to.ip())?;
+    // A link of the node beside the parent may answer for it.
+    let is_beside = |link: &Link| {
+        let is_on = link.peer == Some(owner.index) && link.peer_netnsid.is_none();
+        is_on && link.up && matches!(link.kind.as_deref(), Some("macvlan" | "ipvlan"))
+    };
+    if owner.index != site.host_end.index || look.scene.host.links.iter().any(is_beside) {
+        return None;
+    }
+    let (called, parent) = (container.called(), &owner.name);
+    let (kind, beside) = match site.joint {
+        Joint::Ipvlan(_) => ("ipvlan", "ipvlan mode l2"),
+        _ => ("macvlan", "macvlan mode bridge"),
+    };
+    Some(Obstacle {
+        says: format!(
+            "{called} cannot reach {to}: {} is this node's address on {parent}, and {} of {called} is a link on {parent} ({kind}), which never reaches the addresses of {parent} itself",
+            to.ip(),
+            link.name
+        ),
+        seen: Vec::new(),
+        whose: None,
+        help: vec![Help::Advice(format!(
+            "give this node a link beside it, with an address of its own and a route to {} (ip link add NAME link {parent} type {beside}), or {called} a second network that leads to this node",
+            site.address
+        ))],
+    })
+}
+
+/// A rule translates the address to a container on the same bridge. That one answers by the bridge,
+/// where the answer is translated back only if the bridge shows it to IP's filters.
+fn bridged_past(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    transport: Transport,
+) -> Option<Obstacle> {
+    let host = &look.scene.host;
+    if look.scene.lacks(Part::Sysctls, None) {
+        return None;
+    }
+    let family = family_of(to.ip());
+    let with = carries(transport, Port::Is(to.port()));
+    Site::all(look.scene, container, family).find_map(|site| {
+        let bridge = site.bridge?;
+        let (key, shows) = match to.is_ipv4() {
+            true => ("net.bridge.bridge-nf-call-iptables", bridge.shows_ipv4),
+            false => ("net.bridge.bridge-nf-call-ip6tables", bridge.shows_ipv6),
+        };
+        let is_on = host.number(key).map(|value| value != 0);
+        let routed = look_up(site.inside, Some(site.address), to.ip(), None, Some(0));
+        let by_node = matches!(
+            routed,
+            RouteDecision::By { link, via: Some(via), .. }
+                if link.index == site.link.index && host.owner_of(via).is_some()
+        );
+        if shows || is_on == Some(true) || !by_node {
+            return None;
+        }
+        let sent =
+            Packet { macs: site.macs_out(), ..Packet::first(site.address, to.ip(), with) };
+        let iif = Some(site.seen_by.name.as_str());
+        let walked = walk(host, Layer::Ip, Hook::Prerouting, &sent.between(iif, None));
+        let (place, NewDestination::To(Some(address), port)) = walked.destination? else {
+            return None;
+        };
+        let other = on_bridge(look, bridge, address)?;
+        let is_back = look_up(other.inside, Some(address), site.address, None, Some(0));
+        let goes_by_bridge = matches!(
+            is_back,
+            RouteDecision::By { link, via: None, .. } if link.index == other.link.index
+        );
+        let left = Packet { destination: address, ..walked.packet };
+        let left = left.between(iif, Some(&bridge.name));
+        let source = walk(host, Layer::Ip, Hook::Postrouting, &left).source;
+        if other.container.id == container.id || !goes_by_bridge || source != Truth::No {
+            return None;
+        }
+        let (called, end) = (container.called(), SocketAddr::new(address, port.unwrap_or(to.port())));
+        let help = match is_on {
+            Some(_) => vec![
+                Help::Command(format!("sysctl -w {key}=1")),
+                Help::Advice(
+                    "with it, the packet filters of this node's IP see all that its bridges pass, also between containers of one bridge".to_owned(),
+                ),
+            ],
+            None => vec![Help::Advice(format!(
+                "load the kernel's module br_netfilter (modprobe br_netfilter), with which {key} is 1; then the packet filters of this node's IP see all that its bridges pass"
+            ))],
+        };
+        let is = match is_on {
+            Some(_) => format!("{key} is 0"),
+            None => "the kernel's module br_netfilter is not loaded".to_owned(),
+        };
+        Some(Obstacle {
+            says: format!(
+                "the answers of {to} do not get back to {called} as such: {to} is translated to {end} of {}, which is on the same bridge {} and answers there, past the translation ({is})",
+                other.container.called(),
+                bridge.name
+            ),
+            seen: vec![format!("{place}; {is}")],
+            whose: whose::of_place(&place, look.scene),
+            help,
+        })
+    })
+}
+
+/// Returns the container that has an address on a bridge.
+fn on_bridge<'s>(look: Look<'s>, bridge: &Link, address: IpAddr) -> Option<Site<'s>> {
+    let everybody = containers(Look { only: None, ..look });
+    let mut sites = everybody.flat_map(|one| Site::all(look.scene, one, family_of(address)));
+    sites.find(|site| {
+        site.address == address && site.bridge.is_some_and(|own| own.index == bridge.index)
+    })
+}
+
+/// A link that has the subnet of an address which should be elsewhere, or a route that leads there.
+#[derive(Debug, Clone)]
+pub(super) struct Shadow<'s> {
+    pub(super) link: &'s Link,
+    pub(super) route: String,
+    /// The link's own address in whose subnet it is.
+    pub(super) subnet: Option<IpNet>,
+}
+
+impl<'s> PacketWay<'s> {
+    /// Returns the node's link to which a more specific route leads the packets, unless that is the
+    /// link to others or leads to containers.
+    fn shadow(&self, look: Look<'s>) -> Option<Shadow<'s>> {
+        let (link, via, route) = self.leaves?;
+        let to = self.to;
+        let of_containers = links_of_containers(look.scene);
+        let mut networks = look.scene.networks.iter().filter_map(|one| one.link.as_deref());
+        let is_out = uplink(look.scene, to.is_ipv4()).is_some_and(|out| out.index == link.index);
+        let is_meant = is_out
+            || of_containers.contains(link.name.as_str())
+            || networks.any(|name| name == link.name)
+            || route.to.prefix_len() == 0
+            || via.is_some();
+        let route = text(route, &look.scene.host);
+        (!is_meant).then(|| Shadow { link, route, subnet: subnet_of(link, to) })
+    }
+}
+
+fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
+    let mut all = link.addresses.iter().map(|own| own.address);
+    all.find(|own| own.contains(&address) && own.addr() != address)
+}
+
+/// Returns the link of a container that has the address's subnet, if its default route is by another.
+fn shadow_inside(container: &Container, to: IpAddr) -> Option<Shadow<'_>> {
+    let inside = container.inside.as_ref()?;
+    let RouteDecision::By { link, via: None, route, .. } = look_up(inside, None, to, None, Some(0))
+    else {
+        return None;
+    };
+    let [sample, ..] = samples(family_of(to));
+    let RouteDecision::By { link: out, .. } = look_up(inside, None, sample, None, Some(0)) else {
+        return None;
+    };
+    let subnet = subnet_of(link, to)?;
+    let is_other = out.index != link.index && link.name != "lo";
+    is_other.then(|| Shadow { link, route: text(route, inside), subnet: Some(subnet) })
+}
+
+/// Says that a link has the subnet of an address, and that no machine there has it, as far as that was
+/// asked. `inside` is the container whose link it is.
+fn shadowed(
+    look: Look<'_>,
+    inside: Option<&Container>,
+    container: &Container,
+    to: SocketAddr,
+    of_node: Option<bool>,
+    shadow: &Shadow<'_>,
+) -> Option<Obstacle> {
+    let Shadow { link, route, subnet } = shadow;
+    let name = &link.name;
+    let from = inside.map(|one| one.id.clone());
+    let asked = Probe::WhoHas { address: to.ip(), link: name.clone() };
+    let heard = look.answers.to(&Question { from, asked });
+    let nobody = match heard {
+        Some(Answer::Owners { macs }) if macs.is_empty() => "no machine there answers for it",
+        Some(Answer::Owners { .. }) => return None,
+        _ if !link.carrier => "it has no carrier",
+        // Of links without hardware addresses nothing more is known.
+        _ if inside.is_none() => "no answer comes from there",
+        _ => return None,
+    };
+    let (called, ip) = (container.called(), to.ip());
+    let of_whom = inside.map_or(String::new(), |one| format!(" of {}", one.called()));
+    let counts = match subnet {
+        Some(own) => format!("{ip} counts as a machine on {name}{of_whom}, which has {own}"),
+        None => format!("route {route} leads what is for {ip} to {name}"),
+    };
+    let silent = match of_node {
+        Some(false) => format!("{to} answers neither {called} nor this node"),
+        _ => format!("{to} does not answer {called}"),
+    };
+    let whose = match inside {
+        Some(_) => None,
+        None => whose::of_link(link, look.scene)
+            .or_else(|| Some(format!("another program or a person made {name}"))),
+    };
+    let past = past(look, inside, ip).map(|command| format!(" ({command})")).unwrap_or_default();
+    Some(Obstacle {
+        says: format!("{silent}: {counts}, and {nobody}"),
+        seen: Vec::new(),
+        whose,
+        help: vec![Help::Advice(format!(
+            "if {ip} is not meant to be behind {name}, give the network of {name} another subnet, or {ip} a route of its own past it{past}"
+        ))],
+    })
+}
+
+/// The command that leads an address by the default route's router.
+fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String> {
+    let [sample, ..] = samples(family_of(to));
+    let namespace: &Namespace = match inside {
+        Some(one) => one.inside.as_ref()?,
+        None => &look.scene.host,
+    };
+    let RouteDecision::By { link, via: Some(via), .. } =
+        look_up(namespace, None, sample, None, Some(0))
+    else {
+        return None;
+    };
+    let tool = inside.map(|one| format!("nsenter --net={} ", one.netns)).unwrap_or_default();
+    let version = if to.is_ipv4() { "ip" } else { "ip -6" };
+    let net = IpNet::from(to);
+    Some(format!("{tool}{version} route add {net} via {via} dev {}", link.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
+    use crate::path::samples::{ip, node, on_parent, with};
+    use crate::question::Answers;
+    use crate::routes::samples::{link, route};
+    use scene::filter::Family as Kin;
+    use scene::{MacvlanMode, Scene};
+
+    /// What is said of an address that does not answer c2, and what helps.
+    fn told(scene: &Scene, to: &str, of_node: bool, all: Vec<(Question, Answer)>) -> String {
+        let answers = Answers { all };
+        let look = Look { scene, answers: &answers, only: None, to: None };
+        let container = &scene.containers[0];
+        let found = obstacle(look, container, to.parse().unwrap(), Transport::Tcp, Some(of_node));
+        let finding = Finding::error("outside-silent", "c2", "silent").advise("look elsewhere");
+        let finding = found.map(|found| found.tell(finding));
+        finding.map_or(String::new(), |one| {
+            format!("{} | {}", one.says, [one.fix, one.advice].concat().join("; "))
+        })
+    }
+
+    #[test]
+    fn a_macvlan_does_not_reach_its_parent() {
+        let set = |link: &mut Link| link.macvlan = Some(MacvlanMode::Bridge);
+        let mut scene = on_parent("macvlan", set);
+        let subnet = route("192.0.2.0/24", 2, None);
+        scene.containers[0].inside.as_mut().unwrap().routes.push(subnet);
+        let says = told(&scene, "192.0.2.2:8080", true, Vec::new());
+        let begins = "c2 cannot reach 192.0.2.2:8080: 192.0.2.2 is this node's address on up0";
+        assert!(says.starts_with(begins), "{says}");
+        // Another machine, and another address of the node.
+        assert_eq!(told(&scene, "192.0.2.3:8080", true, Vec::new()), "");
+        assert_eq!(told(&scene, "10.8.0.2:8080", true, Vec::new()), "");
+        // By a link of the node beside it, it may.
+        let shim =
+            Link { kind: Some("macvlan".to_owned()), peer: Some(2), ..link(60, "shim", &[]) };
+        scene.host.links.push(shim);
+        assert_eq!(told(&scene, "192.0.2.2:8080", true, Vec::new()), "");
+        assert_eq!(told(&node(), "192.0.2.2:8080", true, Vec::new()), "");
+    }
+
+    #[test]
+    fn answers_pass_by_the_bridge_without_being_translated_back() {
+        let key = "net.bridge.bridge-nf-call-iptables";
+        let service = |to: &str| {
+            let rules = vec![rule(&[tcp_port(80), dnat(to, 80)])];
+            let chains = vec![nat("pre", Hook::Prerouting, -100, rules)];
+            let mut scene = node();
+            // What it sends to its own network keeps its source.
+            scene.host.filter.tables.clear();
+            with(scene, table(Kin::Ip, "kube-proxy", chains))
+        };
+        let mut scene = service("10.88.0.3");
+        scene.host.sysctls.insert(key.to_owned(), "0".to_owned());
+        let says = told(&scene, "10.96.0.10:80", true, Vec::new());
+        assert!(says.contains("is translated to 10.88.0.3:80 of c3"), "{says}");
+        assert!(says.contains(&format!("| sysctl -w {key}=1; ")), "{says}");
+        // The bridge shows its frames, by itself or by the parameter.
+        let mut shown = scene.clone();
+        shown.host.links.iter_mut().find(|link| link.name == "cni0").unwrap().shows_ipv4 = true;
+        assert_eq!(told(&shown, "10.96.0.10:80", true, Vec::new()), "");
+        scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
+        assert_eq!(told(&scene, "10.96.0.10:80", true, Vec::new()), "");
+        // Without the module there is no parameter.
+        scene.host.sysctls.clear();
+        let says = told(&scene, "10.96.0.10:80", true, Vec::new());
+        assert!(says.contains("| load the kernel's module br_netfilter"), "{says}");
+        // On another machine, on no bridge of c2, and c2 itself.
+        for to in ["192.0.2.9", "10.88.0.99", "10.88.0.2"] {
+            assert_eq!(told(&service(to), "10.96.0.10:80", true, Vec::new()), "", "{to}");
+        }
+        // The other one answers by the node.
+        let mut routed = service("10.88.0.3");
+        let other = routed.containers[1].inside.as_mut().unwrap();
+        other.routes.retain(|route| route.to.prefix_len() == 0);
+        assert_eq!(told(&routed, "10.96.0.10:80", true, Vec::new()), "");
+    }
+
+    /// A bridge of another program with the server's subnet.
+    fn with_bridge(carrier: bool) -> Scene {
+        let mut scene = node();
+        let bridge = link(70, "br-4f21c0", &["198.51.100.1/24"]);
+        let mac = Some("02:00:00:00:00:70".to_owned());
+        scene.host.links.push(Link { kind: Some("bridge".to_owned()), mac, carrier, ..bridge });
+        scene.host.routes.push(route("198.51.100.0/24", 70, None));
+        scene
+    }
+
+    #[test]
+    fn a_link_has_the_servers_subnet() {
+        let to = "198.51.100.10:80";
+        let nobody = |macs: &[&str]| {
+            let asked =
+                Probe::WhoHas { address: ip("198.51.100.10"), link: "br-4f21c0".to_owned() };
+            let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+            vec![(Question { from: None, asked }, Answer::Owners { macs })]
+        };
+        let scene = with_bridge(false);
+        let says = told(&scene, to, false, Vec::new());
+        let begins = "198.51.100.10:80 answers neither c2 nor this node: 198.51.100.10 counts as a \
+                      machine on br-4f21c0, which has 198.51.100.1/24, and it has no carrier";
+        assert!(says.starts_with(begins), "{says}");
+        let command = "(ip route add 198.51.100.10/32 via 192.0.2.1 dev up0)";
+        assert!(says.ends_with(command), "{says}");
+        // Where there is a carrier, others there are asked.
+        let scene = with_bridge(true);
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let asked = asks(look, &scene.containers[0], to.parse().unwrap());
+        assert_eq!(asked, [nobody(&[])[0].0.clone()]);
+        let says = told(&scene, to, false, nobody(&[]));
+        assert!(says.contains("and no machine there answers for it"), "{says}");
+        // It is there, or the node reaches it, or it is beyond the uplink.
+        assert_eq!(told(&scene, to, false, nobody(&["02:00:00:00:00:71"])), "");
+        assert_eq!(told(&scene, to, true, Vec::new()), "");
+        assert_eq!(told(&node(), to, false, Vec::new()), "");
+        assert_eq!(told(&node(), "192.0.2.99:80", false, Vec::new()), "");
+        assert_eq!(told(&node(), "10.88.0.99:80", false, Vec::new()), "");
+    }
+
+    #[test]
+    fn a_second_interface_has_the_servers_subnet() {
+        let mut scene = node();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        let mac = Some("02:00:00:00:00:77".to_owned());
+        inside.links.push(Link { mac, ..link(7, "net1", &["198.51.100.7/24"]) });
+        inside.routes.push(route("198.51.100.0/24", 7, None));
+        let asked = Probe::WhoHas { address: ip("198.51.100.10"), link: "net1".to_owned() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answered = |macs: &[&str]| {
+            let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+            vec![(question.clone(), Answer::Owners { macs })]
+        };
+        let says = told(&scene, "198.51.100.10:80", true, answered(&[]));
+        let begins = "198.51.100.10:80 does not answer c2: 198.51.100.10 counts as a machine on net1 \
+                      of c2, which has 198.51.100.7/24, and no machine there answers for it";
+        assert!(says.starts_with(begins), "{says}");
+        assert_eq!(told(&scene, "198.51.100.10:80", true, answered(&["02:00:00:00:00:71"])), "");
+        assert_eq!(told(&scene, "198.51.100.10:80", true, Vec::new()), "");
+    }
+}
