@@ -326,7 +326,12 @@ fn describe(
             continue;
         }
         let text: String = serde_json::from_str(value.get()).unwrap_or_default();
-        let Some(name) = key.strip_prefix(CAPABILITY_PREFIX).filter(|name| has(name)) else {
+        // `docker run --network name=…,driver-opt=…` writes keys in lower case.
+        let name = key.strip_prefix(CAPABILITY_PREFIX).and_then(|name| {
+            let mut all = list.plugins.iter().flat_map(|plugin| &plugin.capabilities);
+            all.find(|has| has.eq_ignore_ascii_case(name))
+        });
+        let Some(name) = name else {
             return Err(Error::new(
                 code::INVALID_CONFIG,
                 format!("unknown option {key:?} for network {:?}", list.name),
@@ -342,7 +347,7 @@ fn describe(
             return Err(Error::new(code::INVALID_CONFIG, says)
                 .with_details("give it a value, or leave it out"));
         }
-        attachment.capability_args.insert(name.to_owned(), raw);
+        attachment.capability_args.insert(name.clone(), raw);
     }
     Ok(attachment)
 }
