@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(other("objref", attribute(1, 2)), unknown("objref"));
         let two = [attribute(1, 7), attribute(2, 1)].concat();
         let over = |says: Option<&str>| Step::Limit { over: true, says: says.map(str::to_owned) };
-        assert_eq!(other("connlimit", two), over(None));
+        assert_eq!(other("connlimit", two), over(Some("ct count over 7")));
         let count = [8, 0, 1, 0, 0, 0, 0, 5, 8, 0, 2, 0, 0, 0, 0, 1];
         assert_eq!(other("connlimit", count.to_vec()), over(Some("ct count over 5")));
         let padded = |kind: u16, value: &[u8]| {
