@@ -477,7 +477,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__doctor)
-            opts="-v -o -h --to --no-probe --strict --ignore --verbose --bundle --from --watch --wait --output --timeout --conf-dir --help"
+            opts="-v -o -h --to --no-probe --strict --ignore --verbose --bundle --from --watch --wait --explain --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -522,6 +522,10 @@ _netwright() {
                     return 0
                     ;;
                 --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --explain)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

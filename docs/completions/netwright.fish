@@ -138,6 +138,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l ignore -d
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l bundle -d 'Also write what was seen to a file, for a bug report: no secrets, no payloads' -r -F
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l from -d 'Judge what `--bundle` has written, here or elsewhere. Sends no probes, and needs no privileges' -r -F
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l wait -d 'Look again until nothing is wrong, for at most this many seconds, and tell what was found last: after a fix that takes its time' -r
+complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l explain -d 'Say what a finding means, how it arises and what helps, and look at nothing' -r
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand doctor" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
