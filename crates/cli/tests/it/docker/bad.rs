@@ -88,7 +88,7 @@ fn what_docker_shows_its_user() {
         (&["--network", "one", "--ip", "10.75.0.9"][..], "address 10.75.0.9 is taken"),
         (&["--network", "one", "--ip", "10.75.0.1"], "10.75.0.1 is taken"),
         (&["--network", "name=one,driver-opt=what=1"], "unknown option \"what\""),
-        (&["--network", "name=one,driver-opt=cap.portMappings=[]"], "[] changes nothing"),
+        (&["--network", "name=one,driver-opt=cap.ips=[]"], "[] changes nothing"),
         (&["--network", "one", "--publish", "8080:80"], "8080"),
         (
             &["--network", "one", "--publish", "2222:80"],
