@@ -44,7 +44,7 @@ fn sockets_that_wait_are_listed_and_connections_are_not() {
 #[test]
 fn addresses_of_others_are_listed() {
     in_netns(|| {
-        sh("ip link add d0 type dummy; ip link set d0 up; \
+        sh("ip link add d0 type veth peer name d1; ip link set d0 up; \
             ip neigh add proxy 192.0.2.7 dev d0; ip -6 neigh add proxy 2001:db8::7 dev d0; \
             ip neigh add 192.0.2.8 lladdr 02:00:00:00:00:08 dev d0 nud permanent");
         let mut socket = RouteSocket::open().unwrap();
