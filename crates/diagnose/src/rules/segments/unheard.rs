@@ -11,7 +11,7 @@ use super::super::{asks_links, containers};
 use super::{OUT, hears, who_has};
 use crate::Look;
 use crate::finding::{Family, Finding};
-use crate::path::{Interface, Joint, may_ask, uplinks_of};
+use crate::path::{Interface, Joint, Site, may_ask, uplinks_of};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 
@@ -147,7 +147,7 @@ impl SilentGateways<'_> {
             1 => ("the gateway", "does"),
             _ => ("the gateways", "do"),
         };
-        let is_routed = self.interface.site.as_ref().is_some_and(|site| site.is_routed());
+        let is_routed = self.interface.site.as_ref().is_some_and(Site::is_routed);
         let says = match self.node {
             NodeHearing::Answer(near) => format!(
                 "{which} {names} {} this node by {}, and not {called}",
