@@ -340,7 +340,8 @@ fn tests_in(source: &str) -> Vec<&str> {
     names
 }
 
-fn files_below(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+/// Returns the files below a folder whose name has this extension, in order.
+pub(crate) fn files_below(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
@@ -358,7 +359,7 @@ fn files_below(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<String, String> {
+pub(crate) fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::run::{Program, root};
+use crate::spec::{files_below, read};
 
 const LIST: &str = "xtask/words.txt";
 
@@ -153,21 +154,24 @@ pub(crate) fn lower() -> Result<String, String> {
     let root = root();
     let path = root.join(LIST);
     let text = read(&path)?;
-    let counted = Counted::of(&sources(&root)?);
-    let lower = |line: &str| -> Option<String> {
-        let entry = entry(line)?;
-        let now = counted.places(entry.kind, &entry.word).len();
-        (now < entry.left)
-            .then(|| line.replacen(&format!(" {} ", entry.left), &format!(" {now} "), 1))
-    };
-    let lines = text.lines().map(|line| lower(line).unwrap_or_else(|| line.to_owned()));
+    let list = parse(&text)?;
+    let counted = Counted::of(&list, &sources(&root)?);
+    let mut left = list.entries.iter().zip(&counted.listed);
+    let lines = text.lines().map(|line| {
+        if entry(line).is_none() {
+            return line.to_owned();
+        }
+        match left.next() {
+            Some((entry, places)) if places.len() < entry.left => {
+                let (from, to) = (format!(" {} ", entry.left), format!(" {} ", places.len()));
+                line.replacen(&from, &to, 1)
+            }
+            _ => line.to_owned(),
+        }
+    });
     let lines: Vec<String> = lines.collect();
     fs::write(&path, lines.join("\n") + "\n").map_err(|error| format!("{LIST}: {error}"))?;
     Ok(format!("wrote {LIST}"))
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Reads the list: `KIND WORD LEFT INSTEAD…`, and `since COMMIT`.
@@ -209,7 +213,7 @@ fn sources(root: &Path) -> Result<Vec<Source>, String> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (folders, ending) in [(&CODE[..], "rs"), (&PAGES[..], "md")] {
         for folder in folders {
-            files_below(&root.join(folder), ending, &mut paths)?;
+            paths.extend(files_below(&root.join(folder), ending)?);
         }
     }
     paths.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
@@ -223,85 +227,62 @@ fn sources(root: &Path) -> Result<Vec<Source>, String> {
     paths.into_iter().map(source).collect()
 }
 
-fn files_below(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> Result<(), String> {
-    let wrong = |error: std::io::Error| format!("{}: {error}", folder.display());
-    for one in fs::read_dir(folder).map_err(wrong)? {
-        let path = one.map_err(wrong)?.path();
-        if path.is_dir() {
-            if !path.ends_with("target") {
-                files_below(&path, ending, found)?;
-            }
-        } else if path.extension().is_some_and(|own| own == ending) {
-            found.push(path);
-        }
-    }
-    Ok(())
-}
-
-/// The places of each word, as `FILE:LINE`.
+/// The places of each listed word, as `FILE:LINE`, and of each type.
 #[derive(Debug, Default)]
 struct Counted {
-    names: BTreeMap<String, Vec<String>>,
+    /// In the order of the list.
+    listed: Vec<Vec<String>>,
     types: BTreeMap<String, Vec<String>>,
-    /// Each line of sentences in lower case, with its place.
-    prose: Vec<(String, String)>,
 }
 
 impl Counted {
-    fn of(sources: &[Source]) -> Self {
-        let mut counted = Self::default();
+    fn of(list: &List, sources: &[Source]) -> Self {
+        let mut counted = Self { listed: vec![Vec::new(); list.entries.len()], ..Self::default() };
+        let phrases: Vec<String> =
+            list.entries.iter().map(|entry| entry.word.replace('_', " ")).collect();
         for source in sources {
             let is_code = source.path.ends_with(".rs");
             for (number, line) in source.text.lines().enumerate() {
                 let place = || format!("{}:{}", source.path, number + 1);
-                if is_code {
-                    let (code, sentences) = apart(line);
-                    for name in identifiers(&code) {
-                        for word in words_of(name) {
-                            counted.names.entry(word).or_default().push(place());
-                        }
-                    }
-                    if let Some(name) = defined_type(&code) {
-                        counted.types.entry(name.to_owned()).or_default().push(place());
-                    }
-                    counted.prose.push((sentences.to_lowercase(), place()));
-                } else {
-                    counted.prose.push((line.to_lowercase(), place()));
+                let (code, sentences) = match is_code {
+                    true => apart(line),
+                    false => (String::new(), line.to_owned()),
+                };
+                let names: Vec<String> = identifiers(&code).flat_map(words_of).collect();
+                let sentences = sentences.to_lowercase();
+                let defined = defined_type(&code);
+                if let Some(name) = defined {
+                    counted.types.entry(name.to_owned()).or_default().push(place());
+                }
+                let each = list.entries.iter().zip(&phrases).zip(&mut counted.listed);
+                for ((entry, phrase), places) in each {
+                    let times = match entry.kind {
+                        Kind::Name => names.iter().filter(|name| **name == entry.word).count(),
+                        Kind::Type => usize::from(defined == Some(entry.word.as_str())),
+                        Kind::Prose => times(&sentences, phrase),
+                    };
+                    places.extend((0..times).map(|_| place()));
                 }
             }
         }
         counted
     }
+}
 
-    fn places(&self, kind: Kind, word: &str) -> Vec<String> {
-        let of = |map: &BTreeMap<String, Vec<String>>| map.get(word).cloned().unwrap_or_default();
-        match kind {
-            Kind::Name => of(&self.names),
-            Kind::Type => of(&self.types),
-            Kind::Prose => {
-                let phrase = word.replace('_', " ");
-                let times = |line: &str| {
-                    line.match_indices(&phrase)
-                        .filter(|(at, found)| {
-                            let is_apart =
-                                |one: Option<char>| one.is_none_or(|one| !one.is_alphanumeric());
-                            is_apart(line[..*at].chars().next_back())
-                                && is_apart(line[at + found.len()..].chars().next())
-                        })
-                        .count()
-                };
-                let each = self.prose.iter();
-                each.flat_map(|(line, place)| vec![place.clone(); times(line)]).collect()
-            }
-        }
-    }
+/// Says how often a phrase is in a sentence, as whole words.
+fn times(sentence: &str, phrase: &str) -> usize {
+    let is_apart = |one: Option<char>| one.is_none_or(|one| !one.is_alphanumeric());
+    let all = sentence.match_indices(phrase).filter(|(at, found)| {
+        is_apart(sentence[..*at].chars().next_back())
+            && is_apart(sentence[at + found.len()..].chars().next())
+    });
+    all.count()
 }
 
 fn judge(list: &List, sources: &[Source]) -> Vec<String> {
-    let counted = Counted::of(sources);
+    let counted = Counted::of(list, sources);
     let mut problems = Vec::new();
-    for entry in &list.entries {
-        let places = counted.places(entry.kind, &entry.word);
+    for (entry, places) in list.entries.iter().zip(&counted.listed) {
         let Entry { word, left, instead, .. } = entry;
         let (now, first) = (places.len(), &places[..places.len().min(NAMED)]);
         if *left < now {
