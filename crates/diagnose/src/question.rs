@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use scene::{Container, Transport};
 use serde::{Deserialize, Serialize};
 
+use crate::finding::WayKind;
+
 /// A packet to send from a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -160,6 +162,37 @@ impl Probe {
         match container.names.by_tcp {
             true => Self::Connect { to: SocketAddr::new(server, NAMES) },
             false => Self::Name { server },
+        }
+    }
+
+    /// Returns the address to which routes lead it; `None` if a link is chosen for it, or if it shows
+    /// nothing of the way that another does not show.
+    pub(crate) fn destination(&self) -> Option<IpAddr> {
+        match self {
+            Self::Echo { to } | Self::Size { to, .. } => Some(*to),
+            Self::Connect { .. } | Self::Name { .. } => self.program().map(|(at, _)| at.ip()),
+            Self::EchoBy { .. }
+            | Self::HopsLeft { .. }
+            | Self::NameBelow { .. }
+            | Self::WhoHas { .. } => None,
+        }
+    }
+
+    /// Returns the place of the program that it asks, and by what; `None` if the kernel of the other
+    /// machine answers it.
+    pub(crate) fn program(&self) -> Option<(SocketAddr, Transport)> {
+        match self {
+            Self::Connect { to } => Some((*to, Transport::Tcp)),
+            Self::Name { server } => Some((SocketAddr::new(*server, NAMES), Transport::Udp)),
+            _ => None,
+        }
+    }
+
+    /// Returns the way that is broken if it is lost.
+    pub(crate) fn way(&self) -> WayKind {
+        match self {
+            Self::Name { .. } | Self::NameBelow { .. } => WayKind::Names,
+            _ => WayKind::Outside,
         }
     }
 }

@@ -217,23 +217,12 @@ fn unanswered(
 ) -> Option<(std::net::IpAddr, Payload)> {
     let mut tried = None;
     for (asked, answer) in look.answers.from(Some(&container.id)) {
-        let (to, with) = match asked {
-            Probe::Echo { to } | Probe::Size { to, .. } => (*to, None),
-            Probe::Connect { to } => (to.ip(), Some((Transport::Tcp, to.port()))),
-            Probe::Name { server } => (*server, Some((Transport::Udp, 53))),
-            // It is not asked by IP, or not by the routes.
-            Probe::WhoHas { .. }
-            | Probe::EchoBy { .. }
-            | Probe::HopsLeft { .. }
-            | Probe::NameBelow { .. } => continue,
-        };
-        if family_of(to) != family {
-            continue;
-        }
+        let Some(to) = asked.destination().filter(|to| family_of(*to) == family) else { continue };
         match answer {
             Answer::Silent { .. } | Answer::Unreachable { .. } => {
-                let with = with.map(|(transport, port)| path::carries(transport, Port::Is(port)));
-                tried = tried.or(with.map(|with| (to, with)));
+                let with = asked.program();
+                let with = with.map(|(at, by)| (to, path::carries(by, Port::Is(at.port()))));
+                tried = tried.or(with);
             }
             Answer::NotAsked { .. } => {}
             _ => return None,

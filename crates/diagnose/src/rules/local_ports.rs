@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Rule, containers, family_of};
 use crate::Look;
-use crate::finding::{Finding, WayKind};
+use crate::finding::Finding;
 use crate::question::{Answer, NAMES, Probe, Question};
 
 pub(super) const RULE: Rule =
@@ -18,11 +18,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for (question, answer) in &look.answers.all {
         let Answer::NoPort { first, last, used } = answer else { continue };
         let is_told = |known: &Finding| known.hits.first() == question.from.as_ref();
-        let (to, port, kind) = match &question.asked {
-            Probe::Connect { to } => (to.ip(), to.port(), WayKind::Outside),
-            Probe::Name { server } | Probe::NameBelow { server, .. } => {
-                (*server, NAMES, WayKind::Names)
-            }
+        let kind = question.asked.way();
+        let (to, port) = match &question.asked {
+            Probe::Connect { to } => (to.ip(), to.port()),
+            Probe::Name { server } | Probe::NameBelow { server, .. } => (*server, NAMES),
             _ => continue,
         };
         // One range is of all that a sender asks.

@@ -6,11 +6,11 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Link, Namespace, Part, Route, RouteKind};
+use scene::{Link, Namespace, Part, Route, RouteKind, Transport};
 
 use super::{Rule, containers, family_of, is_link_local, targets};
 use crate::Look;
-use crate::finding::{Finding, Help, WayKind};
+use crate::finding::{Finding, Help};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -89,15 +89,8 @@ pub(super) fn of_lost(
 ) -> Finding {
     let mut finding = finding;
     for (question, answer) in &look.answers.all {
-        let (to, kind) = match &question.asked {
-            Probe::Echo { to } | Probe::Size { to, .. } => (*to, WayKind::Outside),
-            Probe::Connect { to } => (to.ip(), WayKind::Outside),
-            Probe::Name { server } => (*server, WayKind::Names),
-            Probe::WhoHas { .. }
-            | Probe::EchoBy { .. }
-            | Probe::HopsLeft { .. }
-            | Probe::NameBelow { .. } => continue,
-        };
+        let Some(to) = question.asked.destination() else { continue };
+        let kind = question.asked.way();
         let is_lost = matches!(
             answer,
             Answer::Silent { .. } | Answer::Unreachable { .. } | Answer::UpTo { .. }
@@ -300,10 +293,11 @@ fn checksums(look: Look<'_>) -> Vec<Finding> {
         if hops.iter().any(|hop| hop.dropped.is_some()) {
             continue;
         }
-        let (to, kind, what) = match &question.asked {
-            Probe::Name { server } => (*server, WayKind::Names, "a question to port 53"),
-            Probe::Connect { to } => (to.ip(), WayKind::Outside, "a connection"),
-            _ => continue,
+        let Some((at, by)) = question.asked.program() else { continue };
+        let (to, kind) = (at.ip(), question.asked.way());
+        let what = match by {
+            Transport::Udp => "a question to port 53",
+            Transport::Tcp => "a connection",
         };
         let echo = Question { from: Some(from.clone()), asked: Probe::Echo { to } };
         if !matches!(look.answers.to(&echo), Some(Answer::Reached { .. })) {

@@ -184,15 +184,7 @@ impl<'l> AnswerIndex<'l> {
             |to: IpAddr| own.is_none_or(|(link, _)| own_link(container, to) == Some(link));
         let is_beyond =
             |to: IpAddr| family_of(to) == family && !is_here(scene, to) && is_by_own(to);
-        let is_meant = |asked: &Probe| match asked {
-            Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
-            Probe::Connect { to } => is_beyond(to.ip()),
-            Probe::Name { server } => is_beyond(*server),
-            Probe::WhoHas { .. }
-            | Probe::EchoBy { .. }
-            | Probe::HopsLeft { .. }
-            | Probe::NameBelow { .. } => false,
-        };
+        let is_meant = |asked: &Probe| asked.destination().is_some_and(is_beyond);
         let by_own = own.map(|(link, route)| {
             format!(
                 "it leaves by {link}, an interface of its own (route {route}), and no probe was sent there; --to names a machine"
@@ -221,15 +213,7 @@ impl<'l> AnswerIndex<'l> {
                     RouteDecision::By { route, .. } if route.to.prefix_len() == 0
                 )
         };
-        let is_meant = |asked: &Probe| match asked {
-            Probe::Echo { to } | Probe::Size { to, .. } => is_beyond(*to),
-            Probe::Connect { to } => is_beyond(to.ip()),
-            Probe::Name { server } => is_beyond(*server),
-            Probe::WhoHas { .. }
-            | Probe::EchoBy { .. }
-            | Probe::HopsLeft { .. }
-            | Probe::NameBelow { .. } => false,
-        };
+        let is_meant = |asked: &Probe| asked.destination().is_some_and(is_beyond);
         let otherwise = format!(
             "this node has default routes by {}, and no probe was sent beyond their routers; --to names a machine",
             links.join(" and ")

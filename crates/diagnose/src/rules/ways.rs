@@ -22,12 +22,11 @@ use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scen
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
-use super::{Rule, asks_links, containers, is_outbound, targets};
+use super::{Rule, asks_links, containers, family_of, is_outbound, targets};
 use crate::Look;
 use crate::filter::{End, Layer, Packet, Place, Port, walk};
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
-use crate::question::Probe;
 use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
 use crate::whose;
 
@@ -570,12 +569,8 @@ fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
 /// Says whether a container asked for a name, or tried to connect, in vain by this IP version.
 fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
     look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
-        let to = match asked {
-            Probe::Name { server } => *server,
-            Probe::Connect { to } => to.ip(),
-            _ => return false,
-        };
-        to.is_ipv4() == (site.family() == Family::V4) && answer.is_lost()
+        let family = asked.program().map(|(at, _)| family_of(at.ip()));
+        answer.is_lost() && family == Some(site.family())
     })
 }
 

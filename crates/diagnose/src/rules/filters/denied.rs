@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use scene::{Container, Scene, Transport};
+use scene::{Container, Scene};
 
 use super::super::{Rule, containers, family_of};
 use super::{caught, proved};
@@ -74,11 +74,8 @@ pub(in crate::rules) fn is_denied(
     asked: &Probe,
     answer: &Answer,
 ) -> bool {
-    let (to, with) = match asked {
-        Probe::Name { server } => (*server, carries(Transport::Udp, Port::Is(53))),
-        Probe::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
-        _ => return false,
-    };
+    let Some((at, by)) = asked.program() else { return false };
+    let (to, with) = (at.ip(), carries(by, Port::Is(at.port())));
     match answer {
         Answer::Silent { hops } | Answer::Unreachable { hops, .. } => {
             let ended = hops.iter().rev().find_map(|hop| proved::dropped_at(look, hop));

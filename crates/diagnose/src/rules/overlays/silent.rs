@@ -70,14 +70,8 @@ pub(super) fn judge(look: Look<'_>, led: &TunnelPath<'_>, known: &[Finding]) -> 
 /// Says whether anything behind a tunnel answered anybody.
 fn is_answered(look: Look<'_>, led: &TunnelPath<'_>) -> bool {
     look.answers.all.iter().any(|(question, answer)| {
-        let to = match &question.asked {
-            Probe::Echo { to } | Probe::Size { to, .. } => *to,
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            _ => return false,
-        };
         let is_answer = answer.is_of_other_end() || matches!(answer, Answer::UpTo { .. });
-        led.route.to.contains(&to) && is_answer
+        is_answer && question.asked.destination().is_some_and(|to| led.route.to.contains(&to))
     })
 }
 

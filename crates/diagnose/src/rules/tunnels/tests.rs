@@ -1,6 +1,7 @@
 use scene::{Link, Peer, Route, Scene, TunnelEnd};
 
 use super::*;
+use crate::finding::WayKind;
 use crate::path::samples::node;
 use crate::question::{Answers, Hop};
 use crate::routes::samples::{link, route};

@@ -52,12 +52,7 @@ pub(super) fn judge(look: Look<'_>, mark: Option<u32>) -> Vec<Finding> {
 
 /// Whom beyond the node a question asks, and how.
 fn beyond(look: Look<'_>, asked: &Probe) -> Option<(SocketAddr, Transport)> {
-    let (to, transport) = match asked {
-        Probe::Connect { to } => (*to, Transport::Tcp),
-        Probe::Name { server } => (SocketAddr::new(*server, 53), Transport::Udp),
-        _ => return None,
-    };
-    (!is_here(look.scene, to.ip())).then_some((to, transport))
+    asked.program().filter(|(to, _)| !is_here(look.scene, to.ip()))
 }
 
 /// Says whether the node itself gets an answer to the same question.

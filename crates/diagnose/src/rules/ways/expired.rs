@@ -73,12 +73,8 @@ fn lost(look: Look<'_>, container: &Container, to: Ipv4Addr) -> Option<WayKind> 
     };
     look.answers.from(Some(&container.id)).find_map(|(asked, answer)| {
         let Answer::Silent { hops } = answer else { return None };
-        let (end, kind) = match asked {
-            Probe::Connect { to } => (to.ip(), WayKind::Outside),
-            Probe::Name { server } => (*server, WayKind::Names),
-            _ => return None,
-        };
-        (end == IpAddr::V4(to) && !hops.iter().any(is_elsewhere)).then_some(kind)
+        let (end, _) = asked.program()?;
+        (end.ip() == IpAddr::V4(to) && !hops.iter().any(is_elsewhere)).then(|| asked.way())
     })
 }
 

@@ -91,12 +91,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 /// Says whether a container was not answered by a machine.
 fn is_lost(look: Look<'_>, container: &str, to: IpAddr) -> bool {
     look.answers.from(Some(container)).any(|(asked, answer)| {
-        let whom = match asked {
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            _ => return false,
-        };
-        whom == to && answer.is_lost()
+        answer.is_lost() && asked.program().is_some_and(|(at, _)| at.ip() == to)
     })
 }
 
