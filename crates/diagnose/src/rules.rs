@@ -28,7 +28,6 @@ mod ways;
 
 use std::collections::BTreeSet;
 
-use scene::filter::Hook;
 use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::asked::NOT_ASKED;
@@ -38,7 +37,7 @@ pub(crate) use self::names::BLAMED;
 pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
-use crate::filter::{End, Layer, Packet, Payload, Port, walk};
+use crate::filter::{End, Payload, Port};
 use crate::finding::{Family, Finding};
 use crate::path;
 use crate::question::{Answer, Probe, Question};
@@ -296,9 +295,7 @@ fn may_be_led(
 ) -> bool {
     let with = path::carries(transport, Port::Is(to.port()));
     path::Site::all(scene, container, family_of(to.ip())).any(|site| {
-        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, to.ip(), with) };
-        let packet = packet.between(Some(&site.seen_by.name), None);
-        let walked = walk(&scene.host, Layer::Ip, Hook::Prerouting, &packet);
+        let walked = site.enter(&scene.host, to.ip(), with);
         walked.destination.is_some() || matches!(walked.end, End::Lost(_))
     })
 }

@@ -1,6 +1,6 @@
 //! What may come of a packet in a base chain.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::place::Place;
 
@@ -13,6 +13,18 @@ pub enum NewDestination {
     Here(Option<u16>),
     /// That is not known.
     Unknown,
+}
+
+impl NewDestination {
+    /// Returns where it leads what is for an address; `None` if that is this host, or not known.
+    pub(crate) fn end(&self, to: SocketAddr) -> Option<SocketAddr> {
+        match self {
+            Self::To(address, port) => {
+                Some(SocketAddr::new(address.unwrap_or(to.ip()), port.unwrap_or(to.port())))
+            }
+            Self::Here(_) | Self::Unknown => None,
+        }
+    }
 }
 
 /// What a hook makes of how many hops a packet may take: its TTL, or hop limit.

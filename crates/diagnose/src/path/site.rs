@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use scene::filter::Hook;
 use scene::{Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene};
 
+use crate::filter::{Layer, Packet, Payload, WalkOutcome, walk};
 use crate::finding::Family;
 
 /// By what a container's packets leave its namespace.
@@ -186,6 +188,13 @@ impl<'s> Site<'s> {
     /// The hardware addresses of a packet that the node is to forward.
     pub(crate) fn macs_out(&self) -> [Option<[u8; 6]>; 2] {
         [mac(self.link), mac(self.seen_by)]
+    }
+
+    /// Takes the container's first packet to an address through the node's filters at prerouting.
+    pub(crate) fn enter(&self, host: &Namespace, to: IpAddr, with: Payload) -> WalkOutcome {
+        let packet = Packet { macs: self.macs_out(), ..Packet::first(self.address, to, with) };
+        let packet = packet.between(Some(&self.seen_by.name), None);
+        walk(host, Layer::Ip, Hook::Prerouting, &packet)
     }
 }
 

@@ -7,7 +7,6 @@ mod unreached;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use scene::filter::Hook;
 use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
@@ -16,7 +15,7 @@ use super::{
     Rule, containers, family_of, is_here, is_link_local, is_outbound, leads_beyond, with_router,
 };
 use crate::Look;
-use crate::filter::{Layer, NewDestination, Packet, Port, walk};
+use crate::filter::{NewDestination, Port};
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, carries};
 use crate::question::{Answer, NAMES as PORT, Probe, Question};
@@ -250,11 +249,7 @@ fn led(
 ) -> Finding {
     let with = carries(by, Port::Is(PORT));
     let mut sites = Site::all(look.scene, container, family_of(server));
-    let led = sites.find_map(|site| {
-        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, server, with) };
-        let packet = packet.between(Some(&site.seen_by.name), None);
-        walk(&look.scene.host, Layer::Ip, Hook::Prerouting, &packet).destination
-    });
+    let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
     let Some((place, to)) = led else { return owned(look, container, server, finding) };
     let to = match to {
         NewDestination::To(address, port) => {
@@ -383,6 +378,7 @@ mod tests {
     use crate::finding::Severity;
     use crate::question::Answers;
     use scene::Attachment;
+    use scene::filter::Hook;
 
     fn scene(server: &str) -> Scene {
         let attachment = Attachment {

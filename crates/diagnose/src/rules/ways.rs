@@ -17,14 +17,14 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::filter::{Hook, Step};
+use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport};
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
 use super::{Rule, asks_links, containers, family_of, is_outbound, targets};
 use crate::Look;
-use crate::filter::{End, Layer, Packet, Place, Port, walk};
+use crate::filter::{End, Place, Port};
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
 use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
@@ -210,9 +210,7 @@ fn given_mark(look: Look<'_>, site: &Site<'_>, to: IpAddr) -> Option<(u32, Optio
     }
     // What is done to one port alone is not done to all that it sends.
     let with = path::carries(Transport::Tcp, Port::Is(path::RARE_PORT));
-    let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
-    let packet = packet.between(Some(&site.seen_by.name), None);
-    let walked = walk(&scene.host, Layer::Ip, Hook::Prerouting, &packet);
+    let walked = site.enter(&scene.host, to, with);
     let is_sure = walked.end == End::Passes && walked.destination.is_none();
     is_sure.then_some((walked.packet.mark?, walked.marked))
 }

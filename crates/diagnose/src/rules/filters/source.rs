@@ -12,7 +12,7 @@ use scene::filter::Hook;
 use super::super::family_of;
 use super::{fix, proved};
 use crate::Look;
-use crate::filter::{End, Layer, Packet, Payload, Place, Port, WalkOutcome, walk};
+use crate::filter::{End, Layer, Payload, Place, Port, WalkOutcome, walk};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Site, carries, echo};
 use crate::question::{Answer, Probe, Question};
@@ -75,8 +75,7 @@ pub(super) fn through(
 ) -> Option<[WalkOutcome; 3]> {
     let host = &look.scene.host;
     let iif = Some(site.seen_by.name.as_str());
-    let first = Packet { macs: site.macs_out(), ..Packet::first(site.address, to, with) };
-    let entered = walk(host, Layer::Ip, Hook::Prerouting, &first.between(iif, None));
+    let entered = site.enter(host, to, with);
     let goes_on = |walked: &WalkOutcome| matches!(walked.end, End::Passes | End::Unknown(_));
     if !goes_on(&entered) || entered.destination.is_some() {
         return None;

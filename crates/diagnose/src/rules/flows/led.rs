@@ -1,13 +1,10 @@
 //! Flows of containers that still go where rules led them once, and where nobody answers any more.
 
-use std::net::SocketAddr;
-
-use scene::filter::Hook;
 use scene::{Container, Flow, Part};
 
 use super::super::{Look, containers, family_of};
 use super::has_owner;
-use crate::filter::{End, Layer, NewDestination, Packet, Payload, Port, walk};
+use crate::filter::{End, NewDestination, Payload, Port};
 use crate::finding::{Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, NAMES, Probe, Question};
@@ -77,18 +74,9 @@ fn is_left(look: Look<'_>, container: &Container, flow: &Flow) -> bool {
         source: Port::Is(flow.client.port()),
         destination: Port::Is(flow.to.port()),
     };
-    let packet =
-        Packet { macs: site.macs_out(), ..Packet::first(site.address, flow.to.ip(), with) };
-    let packet = packet.between(Some(&site.seen_by.name), None);
-    let walked = walk(&look.scene.host, Layer::Ip, Hook::Prerouting, &packet);
-    let leads_elsewhere = |new: &NewDestination| match new {
-        NewDestination::To(address, port) => {
-            let end =
-                SocketAddr::new(address.unwrap_or(flow.to.ip()), port.unwrap_or(flow.to.port()));
-            end != flow.leads_to
-        }
-        NewDestination::Here(_) | NewDestination::Unknown => false,
-    };
+    let walked = site.enter(&look.scene.host, flow.to.ip(), with);
+    let leads_elsewhere =
+        |new: &NewDestination| new.end(flow.to).is_some_and(|end| end != flow.leads_to);
     matches!(walked.end, End::Passes | End::Lost(_))
         && walked.choices.iter().all(|(_, new)| leads_elsewhere(new))
 }
@@ -142,6 +130,7 @@ mod tests {
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
     use scene::Scene;
+    use scene::filter::Hook;
     use scene::filter::{Family as Kin, Step};
 
     /// The service 10.96.0.53 is led to some machines; a flow of c2 to it goes to another one.

@@ -3,13 +3,12 @@
 
 use std::net::SocketAddr;
 
-use scene::filter::Hook;
 use scene::{Container, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::{FEW, Rule, containers, family_of};
 use crate::Look;
-use crate::filter::{Layer, NewDestination, Packet, Place, Port, walk};
+use crate::filter::{Place, Port};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Site, carries};
 use crate::question::{Answer, NAMES, Probe, Question};
@@ -92,27 +91,15 @@ fn spread<'s>(
 ) -> Option<Spread<'s>> {
     let with = carries(by, Port::Is(to.port()));
     let choices = Site::all(look.scene, container, family_of(to.ip())).find_map(|site| {
-        let packet = Packet { macs: site.macs_out(), ..Packet::first(site.address, to.ip(), with) };
-        let packet = packet.between(Some(&site.seen_by.name), None);
-        let choices = walk(&look.scene.host, Layer::Ip, Hook::Prerouting, &packet).choices;
+        let choices = site.enter(&look.scene.host, to.ip(), with).choices;
         (!choices.is_empty()).then_some(choices)
     })?;
     let place = choices.first()?.0.clone();
-    let mut ends: Vec<SocketAddr> = choices.iter().filter_map(|(_, new)| end(new, to)).collect();
+    let ends = choices.iter().filter_map(|(_, new)| new.end(to));
+    let mut ends: Vec<SocketAddr> = ends.filter(|end| *end != to).collect();
     ends.sort_unstable();
     ends.dedup();
     (1 < ends.len()).then_some(Spread { container, to, by, place, ends })
-}
-
-/// Where a rule leads what is for an address; `None` if it does not, or that is not known.
-fn end(new: &NewDestination, to: SocketAddr) -> Option<SocketAddr> {
-    match new {
-        NewDestination::To(address, port) => {
-            let end = SocketAddr::new(address.unwrap_or(to.ip()), port.unwrap_or(to.port()));
-            (end != to).then_some(end)
-        }
-        NewDestination::Here(_) | NewDestination::Unknown => None,
-    }
 }
 
 fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Finding> {
@@ -169,6 +156,7 @@ mod tests {
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
     use scene::Scene;
+    use scene::filter::Hook;
     use scene::filter::{Element, Family as Kin, MapTo, Set, Step};
 
     const SERVICE: &str = "10.96.0.20";

@@ -148,10 +148,8 @@ fn bridged_past(
         if shows || is_on == Some(true) || !by_node {
             return None;
         }
-        let sent =
-            Packet { macs: site.macs_out(), ..Packet::first(site.address, to.ip(), with) };
         let iif = Some(site.seen_by.name.as_str());
-        let walked = walk(host, Layer::Ip, Hook::Prerouting, &sent.between(iif, None));
+        let walked = site.enter(host, to.ip(), with);
         let (place, NewDestination::To(Some(address), port)) = walked.destination? else {
             return None;
         };
