@@ -259,6 +259,12 @@ impl Answers {
 }
 
 impl Question {
+    /// Creates the question of a container, or of the node, to all on a link who has an address.
+    pub(crate) fn who_has(from: Option<&Container>, link: &str, address: IpAddr) -> Self {
+        let asked = Probe::WhoHas { address, link: link.to_owned() };
+        Question { from: from.map(|container| container.id.clone()), asked }
+    }
+
     /// Creates the question of a TCP connection; other protocols have no question that is safe.
     #[must_use]
     pub fn connect(from: Option<&str>, transport: Transport, to: SocketAddr) -> Option<Self> {

@@ -39,7 +39,7 @@ pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
 use crate::filter::{End, Payload, Port};
 use crate::finding::{Family, Finding};
-use crate::path;
+use crate::path::{self, Interface};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 
@@ -297,6 +297,15 @@ fn may_be_led(
     path::Site::all(scene, container, family_of(to.ip())).any(|site| {
         let walked = site.enter(&scene.host, to.ip(), with);
         walked.destination.is_some() || matches!(walked.end, End::Lost(_))
+    })
+}
+
+/// Returns the interfaces of the containers that are looked at, by which they ask others for hardware
+/// addresses.
+fn interfaces(look: Look<'_>) -> impl Iterator<Item = Interface<'_>> {
+    containers(look).flat_map(move |container| {
+        let families = [Family::V4, Family::V6].into_iter();
+        families.flat_map(move |family| Interface::every(look.scene, container, family))
     })
 }
 

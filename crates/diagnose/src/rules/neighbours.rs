@@ -13,7 +13,7 @@ use super::{Rule, asks_links, containers, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 
 pub(super) const RULE: Rule = Rule {
     judges: "neighbours",
@@ -34,14 +34,11 @@ fn sites(look: Look<'_>) -> Vec<Site<'_>> {
 
 /// The node asks who has a container's address, and the container who has its gateway's.
 fn questions<'s>(site: &Site<'s>) -> Vec<(Question, IpAddr, Option<&'s str>)> {
-    let link = site.seen_by.name.clone();
-    let asked = Probe::WhoHas { address: site.address, link };
-    let mut all = vec![(Question { from: None, asked }, site.address, site.link.mac.as_deref())];
+    let asked = Question::who_has(None, &site.seen_by.name, site.address);
+    let mut all = vec![(asked, site.address, site.link.mac.as_deref())];
     if let Some(gateway) = site.gateway {
-        let link = site.attachment.ifname.clone();
-        let asked = Probe::WhoHas { address: gateway, link };
-        let from = Some(site.container.id.clone());
-        all.push((Question { from, asked }, gateway, site.seen_by.mac.as_deref()));
+        let asked = Question::who_has(Some(site.container), &site.attachment.ifname, gateway);
+        all.push((asked, gateway, site.seen_by.mac.as_deref()));
     }
     all
 }
@@ -92,8 +89,7 @@ fn own(look: Look<'_>) -> Option<OwnAddress<'_>> {
     let carries = |link: &&Link| link.up && link.carrier && link.mac.is_some() && !link.no_arp;
     let link = uplink(look.scene, true).filter(carries)?;
     let address = address_of(link, true)?;
-    let asked = Probe::WhoHas { address, link: link.name.clone() };
-    let question = Question { from: None, asked };
+    let question = Question::who_has(None, &link.name, address);
     (!hits.is_empty()).then_some(OwnAddress { question, address, link: &link.name, hits })
 }
 
@@ -230,10 +226,8 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
 fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let router = site.router(look.scene)?;
     let found = configured(site.inside, site.link.index, router)?;
-    let link = site.attachment.ifname.clone();
     let id = &site.container.id;
-    let asked = Probe::WhoHas { address: router, link };
-    let question = Question { from: Some(id.clone()), asked };
+    let question = Question::who_has(Some(site.container), &site.attachment.ifname, router);
     let Some(Answer::Owners { macs }) = look.answers.to(&question) else { return None };
     let [mac] = macs.as_slice() else { return None };
     if !differs(found, mac) {
@@ -293,6 +287,7 @@ mod tests {
     use super::*;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
+    use crate::question::Probe;
     use scene::{Fdb, Neighbour, Scene};
 
     fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(String, String)> {

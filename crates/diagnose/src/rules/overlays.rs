@@ -100,10 +100,9 @@ fn near(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<[Question; 2]> {
     let mut entries = host.neighbours.iter();
     let is_configured =
         entries.any(|one| one.permanent && one.link == link.index && one.address == end);
-    let from = |asked: Probe| Question { from: None, asked };
     (is_asked && !is_configured).then(|| {
-        let who = Probe::WhoHas { address: end, link: link.name.clone() };
-        [from(who), from(Probe::Echo { to: end })]
+        let echo = Question { from: None, asked: Probe::Echo { to: end } };
+        [Question::who_has(None, &link.name, end), echo]
     })
 }
 

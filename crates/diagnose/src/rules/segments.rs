@@ -43,7 +43,8 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     let of_site = |site: Site<'_>| {
         let asks_link = asks_links(look) && site.joint != Joint::Switch;
         let router = site.router(look.scene).filter(|_| asks_link);
-        let who = router.map(|router| who_has(site.container, site.link, router));
+        let who =
+            router.map(|router| Question::who_has(Some(site.container), &site.link.name, router));
         questions(look, &site).into_iter().chain(who)
     };
     sites(look).flat_map(of_site).chain(unheard::asks(look)).collect()
@@ -76,11 +77,6 @@ fn echo(container: &Container, to: IpAddr) -> Question {
     Question { from: Some(container.id.clone()), asked: Probe::Echo { to } }
 }
 
-fn who_has(container: &Container, link: &Link, address: IpAddr) -> Question {
-    let link = link.name.clone();
-    Question { from: Some(container.id.clone()), asked: Probe::WhoHas { address, link } }
-}
-
 /// Says whether a container hears a gateway by a link of its own; `None` if that is not known: many
 /// answer no echo request, or refuse it. A machine that is not there does not say its hardware
 /// address either.
@@ -94,7 +90,9 @@ pub(in crate::rules) fn hears(
     if matches!(echo, Some(Answer::Reached { .. } | Answer::Refused)) {
         return Some(true);
     }
-    if let Some(Answer::Owners { macs }) = look.answers.to(&who_has(container, link, gateway)) {
+    if let Some(Answer::Owners { macs }) =
+        look.answers.to(&Question::who_has(Some(container), &link.name, gateway))
+    {
         return Some(!macs.is_empty());
     }
     let entries = container.inside.iter().flat_map(|inside| &inside.neighbours);
@@ -112,7 +110,7 @@ pub(in crate::rules) fn is_unanswered(
     link: &Link,
     gateway: IpAddr,
 ) -> bool {
-    match look.answers.to(&who_has(container, link, gateway)) {
+    match look.answers.to(&Question::who_has(Some(container), &link.name, gateway)) {
         Some(Answer::Owners { macs }) => macs.is_empty(),
         _ => hears(look, container, link, gateway) == Some(false),
     }

@@ -6,7 +6,7 @@ use super::super::{asks_links, containers};
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -96,8 +96,7 @@ fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
         other.bridge.is_some_and(|own| own.index == bridge.index)
             && !(other.host_end.isolated && site.host_end.isolated)
     })?;
-    let asked = Probe::WhoHas { address: site.address, link: other.attachment.ifname.clone() };
-    Some(Question { from: Some(other.container.id.clone()), asked })
+    Some(Question::who_has(Some(other.container), &other.attachment.ifname, site.address))
 }
 
 fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
@@ -137,6 +136,7 @@ mod tests {
     use super::*;
     use crate::path::samples::node;
     use crate::question::Answers;
+    use crate::question::Probe;
     use scene::{Link, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {

@@ -11,7 +11,7 @@ use scene::Link;
 use super::super::asks_links;
 use crate::Look;
 use crate::finding::Finding;
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
 
 /// The node asks who has the server's hardware address.
@@ -19,13 +19,13 @@ pub(super) fn asks(look: Look<'_>, server: IpAddr) -> Option<Question> {
     if !asks_links(look) {
         return None;
     }
-    taken(look, server).map(|(link, _)| question(link, server))
+    taken(look, server).map(|(link, _)| Question::who_has(None, &link.name, server))
 }
 
 /// Adds to the finding of a silent server that no machine on the link answers for it.
 pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
     let Some((link, own)) = taken(look, server) else { return finding };
-    match look.answers.to(&question(link, server)) {
+    match look.answers.to(&Question::who_has(None, &link.name, server)) {
         Some(Answer::Owners { macs }) if macs.is_empty() => {}
         _ => return finding,
     }
@@ -39,10 +39,6 @@ pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
             own.addr(),
             own.prefix_len()
         ))
-}
-
-fn question(link: &Link, server: IpAddr) -> Question {
-    Question { from: None, asked: Probe::WhoHas { address: server, link: link.name.clone() } }
 }
 
 /// Returns the node's link on which the server should be, and the address that says so.
@@ -67,7 +63,7 @@ mod tests {
     use super::super::RULE;
     use super::*;
     use crate::path::samples::{ip, node};
-    use crate::question::Answers;
+    use crate::question::{Answers, Probe};
     use scene::Scene;
 
     /// A node whose uplink has an address with this prefix length, and a server behind its router.

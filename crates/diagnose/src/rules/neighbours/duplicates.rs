@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 use scene::{Link, Scene};
 
-use super::super::{asks_links, containers};
+use super::super::{asks_links, interfaces};
 use super::{all_ways, differs};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Interface, Joint, may_ask};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 
 /// A container's address on a network of other machines.
 struct SharedAddress<'s> {
@@ -24,11 +24,7 @@ struct SharedAddress<'s> {
 }
 
 fn shared(look: Look<'_>) -> impl Iterator<Item = SharedAddress<'_>> {
-    let every = containers(look).flat_map(move |container| {
-        let families = [Family::V4, Family::V6].into_iter();
-        families.flat_map(move |family| Interface::every(look.scene, container, family))
-    });
-    every.filter_map(SharedAddress::of)
+    interfaces(look).filter_map(SharedAddress::of)
 }
 
 impl<'s> SharedAddress<'s> {
@@ -50,9 +46,8 @@ impl<'s> SharedAddress<'s> {
         if !is_beside || !is_free || !may_ask(asker, interface.family, Some(address)) {
             return None;
         }
-        let from = (!is_ipvlan).then(|| interface.container.id.clone());
-        let asked = Probe::WhoHas { address, link: asker.name.clone() };
-        let question = Question { from, asked };
+        let from = (!is_ipvlan).then_some(interface.container);
+        let question = Question::who_has(from, &asker.name, address);
         Some(SharedAddress { interface, address, question, parent })
     }
 
@@ -129,6 +124,7 @@ mod tests {
     use super::*;
     use crate::path::samples::{ip, on_parent};
     use crate::question::Answers;
+    use crate::question::Probe;
     use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
 
     const OTHER: &str = "02:00:00:00:00:99";

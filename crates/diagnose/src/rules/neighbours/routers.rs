@@ -133,9 +133,8 @@ fn add<'l>(
             known.hits.extend(more);
             continue;
         }
-        let asked = Probe::WhoHas { address, link: link.name.clone() };
         all.push(NodeRouter {
-            question: Question { from: None, asked },
+            question: Question::who_has(None, &link.name, address),
             address,
             link,
             family: family_of(to),
@@ -163,9 +162,8 @@ fn is_only_advertised(host: &Namespace, route: &Route, link: &Link, address: IpA
 /// addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<NodeRouter<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
-    let asked = Probe::WhoHas { address: to, link: link.name.clone() };
     Some(NodeRouter {
-        question: Question { from: None, asked },
+        question: Question::who_has(None, &link.name, to),
         address: to,
         link,
         family: family_of(to),
@@ -390,8 +388,7 @@ fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
                     && configured(inside, link.index, *via).is_none()
             });
             all.extend(foreign.map(|via| {
-                let asked = Probe::WhoHas { address: via, link: link.name.clone() };
-                let question = Question { from: Some(container.id.clone()), asked };
+                let question = Question::who_has(Some(container), &link.name, via);
                 let link = link.name.as_str();
                 RouteTarget { question, container, link, route, via, is_direct: false }
             }));
@@ -412,8 +409,7 @@ fn given_directly<'l>(look: Look<'l>, site: &Site<'l>) -> Vec<RouteTarget<'l>> {
     let direct = targets(look, container).into_iter().filter(of_family).filter_map(|to| {
         let found = without_router(site.inside, Some(site.address), to);
         let (link, route) = found.filter(|&(link, _)| link.index == index)?;
-        let asked = Probe::WhoHas { address: to, link: link.name.clone() };
-        let question = Question { from: Some(container.id.clone()), asked };
+        let question = Question::who_has(Some(container), &link.name, to);
         let link = link.name.as_str();
         Some(RouteTarget { question, container, link, route, via: to, is_direct: true })
     });

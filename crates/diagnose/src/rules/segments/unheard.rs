@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 use scene::Link;
 
-use super::super::{asks_links, containers};
-use super::{OUT, hears, who_has};
+use super::super::{asks_links, interfaces};
+use super::{OUT, hears};
 use crate::Look;
-use crate::finding::{Family, Finding};
+use crate::finding::Finding;
 use crate::path::{Interface, Joint, Site, may_ask, uplinks_of};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
 
 /// A container's interface with the gateway that another machine is, or should be.
@@ -22,11 +22,7 @@ struct GatewayInterface<'s> {
 }
 
 fn gateways(look: Look<'_>) -> impl Iterator<Item = GatewayInterface<'_>> {
-    let every = containers(look).flat_map(move |container| {
-        let families = [Family::V4, Family::V6].into_iter();
-        families.flat_map(move |family| Interface::every(look.scene, container, family))
-    });
-    every.filter_map(move |interface| {
+    interfaces(look).filter_map(move |interface| {
         let gateway = interface.router(look.scene)?;
         Some(GatewayInterface { interface, gateway })
     })
@@ -41,18 +37,14 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
         if site.is_none() {
             all.push(super::echo(container, gateway));
             if asks_links(look) && interface.may_ask() {
-                all.push(who_has(container, link, gateway));
+                all.push(Question::who_has(Some(container), &link.name, gateway));
             }
         }
         let of_node = near(look, &interface, gateway).filter(|_| asks_links(look));
-        let of_node = of_node.map(|near| of_node_itself(near, gateway));
+        let of_node = of_node.map(|near| Question::who_has(None, &near.name, gateway));
         all.extend(of_node.filter(|question| !all.contains(question)));
     }
     all
-}
-
-fn of_node_itself(link: &Link, address: IpAddr) -> Question {
-    Question { from: None, asked: Probe::WhoHas { address, link: link.name.clone() } }
 }
 
 /// Returns the node's link by which it can ask for a container's gateway: the parent, the bridge, or
@@ -92,7 +84,7 @@ enum NodeHearing<'s> {
 impl<'s> NodeHearing<'s> {
     fn of(look: Look<'s>, one: &GatewayInterface<'s>) -> Self {
         let Some(link) = near(look, &one.interface, one.gateway) else { return Self::Unasked };
-        match look.answers.to(&of_node_itself(link, one.gateway)) {
+        match look.answers.to(&Question::who_has(None, &link.name, one.gateway)) {
             Some(Answer::Owners { macs }) if macs.is_empty() => Self::Silence(link),
             Some(Answer::Owners { .. }) => Self::Answer(link),
             _ => Self::Unasked,

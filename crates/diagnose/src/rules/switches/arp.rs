@@ -11,7 +11,7 @@ use super::super::segments::is_unanswered;
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
 
 /// `arp_ignore`: no request is answered (linux Documentation/networking/ip-sysctl.rst). With a
@@ -84,9 +84,8 @@ fn of_gateway(look: Look<'_>, site: &Site<'_>) -> Option<Silence> {
 fn of_container(look: Look<'_>, site: &Site<'_>) -> Option<Silence> {
     let asker = address_of(site.seen_by, true);
     let silence = Silence::of(site.inside, site.link, site.address, asker)?;
-    let link = site.seen_by.name.clone();
-    let asked = Probe::WhoHas { address: site.address, link };
-    let answer = look.answers.to(&Question { from: None, asked });
+    let asked = Question::who_has(None, &site.seen_by.name, site.address);
+    let answer = look.answers.to(&asked);
     let is_unheard = matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty());
     (silence.is_certain() || is_unheard).then_some(silence)
 }
@@ -220,6 +219,7 @@ mod tests {
     use super::*;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
+    use crate::question::Probe;
     use scene::Scene;
 
     fn told(scene: &Scene) -> Vec<(String, String)> {

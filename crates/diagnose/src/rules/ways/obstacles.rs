@@ -15,7 +15,7 @@ use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
 use crate::rules::{asks_links, containers, family_of};
 use crate::whose;
@@ -49,14 +49,11 @@ pub(super) fn asks(look: Look<'_>, container: &Container, to: SocketAddr) -> Vec
     let way = taken(look, container, to, Transport::Tcp);
     let on_node = way.and_then(|way| way.shadow(look)).map(|shadow| shadow.link);
     let on_node = on_node.filter(|link| may_ask(link, family_of(to.ip()), None));
-    let question = |from: Option<&str>, link: &Link| {
-        let asked = Probe::WhoHas { address: to.ip(), link: link.name.clone() };
-        Question { from: from.map(str::to_owned), asked }
-    };
     let within = shadow_inside(container, to.ip()).map(|shadow| shadow.link);
     let within = within.filter(|link| may_ask(link, family_of(to.ip()), None));
-    let of_node = on_node.map(|link| question(None, link));
-    of_node.into_iter().chain(within.map(|link| question(Some(&container.id), link))).collect()
+    let of_node = on_node.map(|link| Question::who_has(None, &link.name, to.ip()));
+    let within = within.map(|link| Question::who_has(Some(container), &link.name, to.ip()));
+    of_node.into_iter().chain(within).collect()
 }
 
 /// Finds what keeps a container from an address that it was not answered from. `of_node` says whether
@@ -264,9 +261,7 @@ fn shadowed(
 ) -> Option<Obstacle> {
     let Shadow { link, route, subnet } = shadow;
     let name = &link.name;
-    let from = inside.map(|one| one.id.clone());
-    let asked = Probe::WhoHas { address: to.ip(), link: name.clone() };
-    let heard = look.answers.to(&Question { from, asked });
+    let heard = look.answers.to(&Question::who_has(inside, name, to.ip()));
     let nobody = match heard {
         Some(Answer::Owners { macs }) if macs.is_empty() => "no machine there answers for it",
         Some(Answer::Owners { .. }) => return None,
@@ -325,6 +320,7 @@ mod tests {
     use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
     use crate::path::samples::{ip, node, on_parent, with};
     use crate::question::Answers;
+    use crate::question::Probe;
     use crate::routes::samples::{link, route};
     use scene::filter::Family as Kin;
     use scene::{MacvlanMode, Scene};

@@ -33,8 +33,8 @@ pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
                         questions.push(from(Probe::Echo { to: gateway }));
                     }
                     if asks_links(look) {
-                        let link = site.attachment.ifname.clone();
-                        questions.push(from(Probe::WhoHas { address: gateway, link }));
+                        let ifname = &site.attachment.ifname;
+                        questions.push(Question::who_has(Some(container), ifname, gateway));
                     }
                 }
             }
@@ -212,9 +212,8 @@ fn lost(answer: &Answer) -> Option<String> {
 /// No machine answers for the gateway, or the node does not answer although no filter stops it.
 fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let gateway = site.gateway?;
+    let who = Question::who_has(Some(site.container), &site.attachment.ifname, gateway);
     let id = Some(site.container.id.clone());
-    let link = site.attachment.ifname.clone();
-    let who = Question { from: id.clone(), asked: Probe::WhoHas { address: gateway, link } };
     let echo = Question { from: id, asked: Probe::Echo { to: gateway } };
     let (severity, seen) = match look.answers.to(&who) {
         Some(Answer::Owners { macs }) if macs.is_empty() => {
