@@ -300,6 +300,14 @@ fn may_be_led(
     })
 }
 
+/// `ip` or `ip -6`.
+fn ip(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip -6",
+    }
+}
+
 /// Returns the interfaces of the containers that are looked at, by which they ask others for hardware
 /// addresses.
 fn interfaces(look: Look<'_>) -> impl Iterator<Item = Interface<'_>> {

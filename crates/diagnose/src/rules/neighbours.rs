@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use scene::{Container, Link, Namespace};
 
-use super::{Rule, asks_links, containers, is_outbound};
+use super::{Rule, asks_links, containers, family_of, ip, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
@@ -237,7 +237,7 @@ fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let says = format!(
         "{called} sends packets for its router ({router}) to {found}, but {mac} answers for it"
     );
-    let version = if router.is_ipv4() { "ip" } else { "ip -6" };
+    let version = ip(family_of(router));
     let finding =
         Finding::error("neighbour-wrong", format!("{router} on {name} of {called}"), says)
             .at(format!("in {called}: neighbour {router} dev {name} lladdr {found} PERMANENT"))

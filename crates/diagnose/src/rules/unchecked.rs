@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use scene::{Attachment, Container, Link, Namespace, Part};
 
-use super::{Rule, containers, family_of, is_outbound};
+use super::{Rule, containers, family_of, ip, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, WayKind};
 
@@ -91,7 +91,7 @@ fn of_routes(
         .filter_map(|family| {
             let mut gateways = attachment.gateways.iter();
             let gateway = gateways.find(|gateway| family_of(**gateway) == family)?;
-            let version = if family == Family::V4 { "ip" } else { "ip -6" };
+            let version = ip(family);
             let what = format!("{} has no default route of {family}", container.called());
             let fix = format!("{version} route add default via {gateway}");
             let finding = told(container, attachment, &what, &fix, Some(family));

@@ -70,7 +70,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let says = format!(
         "table {table} of VRF {name} has no default route for {family}, so containers of {network} do not reach beyond this node"
     );
-    let ip = if family == Family::V4 { "ip" } else { "ip -6" };
+    let ip = super::ip(family);
     let object = format!("table {table} of {name} {family}");
     let finding = Finding::error("vrf-no-route", object, says)
         .at(format!("{ip} route show vrf {name}"))

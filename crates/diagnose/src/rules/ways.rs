@@ -22,7 +22,7 @@ use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scen
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
-use super::{Rule, asks_links, containers, family_of, is_outbound, targets};
+use super::{Rule, asks_links, containers, family_of, ip, is_outbound, targets};
 use crate::Look;
 use crate::filter::{End, Place, Port};
 use crate::finding::{Family, Finding, Help, WayKind};
@@ -288,14 +288,6 @@ fn to_container(finding: Finding, site: &Site<'_>) -> Finding {
     kinds.into_iter().fold(finding.hits(site.container.id.clone()), |finding, kind| {
         finding.breaks(kind, Some(site.family()))
     })
-}
-
-/// `ip` or `ip -6`.
-fn ip(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip -6",
-    }
 }
 
 /// Writes a route as `ip route` does.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use scene::Attachment;
 
-use super::super::family_of;
+use super::super::{family_of, ip};
 use super::routers::RouteTarget;
 use crate::Look;
 use crate::finding::Help;
@@ -46,7 +46,7 @@ impl MadeDefault<'_> {
         let is_left = inside
             .filter(|one| one.table == TABLE_MAIN && one.to == route.to)
             .any(|one| one.hops.iter().any(|hop| hop.via == Some(*gateway)));
-        let ip = if via.is_ipv4() { "ip" } else { "ip -6" };
+        let ip = ip(family_of(*via));
         let tool = format!("nsenter --net={} {ip}", container.netns);
         let metric = match route.metric {
             0 => String::new(),

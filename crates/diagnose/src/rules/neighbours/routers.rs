@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use scene::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 
 use super::super::ways::{samples, text};
-use super::super::{asks_links, containers, family_of, is_outbound, targets};
+use super::super::{asks_links, containers, family_of, ip, is_outbound, targets};
 use super::replaced::made;
 use super::{configured, differs, sites};
 use crate::Look;
@@ -273,7 +273,7 @@ fn silent(look: Look<'_>, own: &NodeRouter<'_>) -> Finding {
             (format!("{which} for {to}"), format!("route {to} via {address} dev {link}"), look_at)
         }
         Some(route) => {
-            let version = if address.is_ipv4() { "ip" } else { "ip -6" };
+            let version = ip(family_of(address));
             let text = text(route, &look.scene.host);
             let fix = Help::Command(format!("{version} route del {text}"));
             (format!("{which} for {}", route.to), format!("route {text}"), fix)
@@ -322,7 +322,7 @@ fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Contain
 
 /// The command that gives a route a router. Without one that is known, the text says ROUTER.
 fn by_router(route: &Route, link: &str, router: Option<IpAddr>) -> String {
-    let version = if route.to.addr().is_ipv4() { "ip" } else { "ip -6" };
+    let version = ip(family_of(route.to.addr()));
     let router = router.map_or("ROUTER".to_owned(), |router| router.to_string());
     format!("{version} route replace {} via {router} dev {link}", route.to)
 }
@@ -451,7 +451,7 @@ fn not_forwarded(look: Look<'_>) -> Vec<Finding> {
 fn to_mute(site: &Site<'_>, route: &Route, via: IpAddr, other: &Container, key: &str) -> Finding {
     let (called, third) = (site.container.called(), other.called());
     let (netns, text) = (&site.container.netns, text(route, site.inside));
-    let version = if via.is_ipv4() { "ip" } else { "ip -6" };
+    let version = ip(family_of(via));
     let says = format!(
         "route {text} of {called} leads to {third}, which does not forward what is for others"
     );
@@ -492,7 +492,7 @@ fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
         "{called} sends packets for {to} to {via}, for which no machine on {link} answers{}",
         instead.unwrap_or_default()
     );
-    let version = if via.is_ipv4() { "ip" } else { "ip -6" };
+    let version = ip(family_of(*via));
     let family = Some(family_of(*via));
     let fix = match (&made, route.to.prefix_len()) {
         (Some(made), 0) => made.instead_of(given),

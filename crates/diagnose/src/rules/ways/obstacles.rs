@@ -17,7 +17,7 @@ use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
-use crate::rules::{asks_links, containers, family_of};
+use crate::rules::{asks_links, containers, family_of, ip};
 use crate::whose;
 
 /// What keeps a container from an address.
@@ -309,7 +309,7 @@ fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String
         return None;
     };
     let tool = inside.map(|one| format!("nsenter --net={} ", one.netns)).unwrap_or_default();
-    let version = if to.is_ipv4() { "ip" } else { "ip -6" };
+    let version = ip(family_of(to));
     let net = IpNet::from(to);
     Some(format!("{tool}{version} route add {net} via {via} dev {}", link.name))
 }

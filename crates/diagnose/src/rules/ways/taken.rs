@@ -13,7 +13,7 @@ use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, address_of, carries, uplink};
 use crate::question::{Answer, Hop};
 use crate::routes::{RouteDecision, look_up};
-use crate::rules::family_of;
+use crate::rules::{family_of, ip};
 
 /// The way of a packet.
 #[derive(Debug)]
@@ -260,7 +260,7 @@ impl<'s> PacketWay<'s> {
 
     /// Returns the command that asks the kernel what it does with it.
     fn question(&self, hop: &Hop) -> String {
-        let version = if self.to.is_ipv4() { "ip" } else { "ip -6" };
+        let version = ip(family_of(self.to));
         let iif = hop.link.as_ref().map(|link| format!(" iif {link}")).unwrap_or_default();
         format!("{version} route get {} from {}{iif}", self.to, self.source)
     }
