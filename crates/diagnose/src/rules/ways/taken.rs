@@ -24,8 +24,6 @@ pub(in crate::rules) struct PacketWay<'s> {
     other: Option<String>,
     /// The container's interface by which it leaves, if no attachment made that.
     interface: Option<&'s str>,
-    /// The node's link by which it leaves.
-    out: Option<&'s Link>,
     /// The link by which the node reaches others.
     uplink: Option<&'s Link>,
     /// Its source, as the container sends it.
@@ -84,21 +82,7 @@ pub(in crate::rules) fn taken<'s>(
         return owned(look, container, to);
     };
     let source = address_of(link, to.is_ipv4())?;
-    let mut taken = PacketWay {
-        parts: Vec::new(),
-        other: None,
-        interface: None,
-        out: None,
-        uplink: uplink(look.scene, to.is_ipv4()),
-        source,
-        translated: Truth::Maybe,
-        untracked: None,
-        to,
-        leaves: None,
-        beside: None,
-        turn: None,
-        refusal: None,
-    };
+    let mut taken = PacketWay::begin(look, source, to);
     let sent = Packet::first(source, to, with).between(None, Some(&link.name));
     let walked = walk(inside, Layer::Ip, Hook::Output, &sent);
     if let Some((place, new)) = &walked.destination {
@@ -150,21 +134,34 @@ fn owned<'s>(look: Look<'s>, container: &Container, to: IpAddr) -> Option<Packet
     Some(PacketWay {
         parts: vec![itself.clone()],
         other: Some(itself),
-        interface: None,
-        out: None,
-        uplink: uplink(look.scene, to.is_ipv4()),
-        source: to,
-        translated: Truth::Maybe,
-        untracked: None,
-        to,
-        leaves: None,
-        beside: None,
-        turn: None,
-        refusal: None,
+        ..PacketWay::begin(look, to, to)
     })
 }
 
 impl<'s> PacketWay<'s> {
+    /// The way of which nothing is known yet.
+    fn begin(look: Look<'s>, source: IpAddr, to: IpAddr) -> Self {
+        PacketWay {
+            parts: Vec::new(),
+            other: None,
+            interface: None,
+            uplink: uplink(look.scene, to.is_ipv4()),
+            source,
+            translated: Truth::Maybe,
+            untracked: None,
+            to,
+            leaves: None,
+            beside: None,
+            turn: None,
+            refusal: None,
+        }
+    }
+
+    /// The node's link by which it leaves.
+    fn out(&self) -> Option<&'s Link> {
+        self.leaves.map(|(link, ..)| link)
+    }
+
     fn on_node(&mut self, look: Look<'s>, site: Site<'s>, packet: &Packet) {
         let host = &look.scene.host;
         let iif = Some(site.seen_by.name.as_str());
@@ -184,7 +181,6 @@ impl<'s> PacketWay<'s> {
         match look_up(host, Some(self.source), to, iif, walked.packet.mark) {
             RouteDecision::By { link, via, route, rule } => {
                 self.parts.push(format!("on this node {}", by(host, link, via, route, rule)));
-                self.out = Some(link);
                 self.leaves = Some((link, via, route));
                 let own = look_up(host, None, to, None, Some(0));
                 let is_other = matches!(own, RouteDecision::By { link: other, .. } if other.index != link.index);
@@ -246,10 +242,11 @@ impl<'s> PacketWay<'s> {
         let is_dropped = there.clone().any(|hop| hop.dropped.is_some());
         let is_out = |hop: &Hop| {
             hop.container.is_none()
-                && self.out.is_some_and(|out| hop.link.as_deref() == Some(out.name.as_str()))
+                && self.out().is_some_and(|out| hop.link.as_deref() == Some(out.name.as_str()))
         };
-        let is_uplink =
-            self.out.is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
+        let is_uplink = self
+            .out()
+            .is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
         is_uplink && !is_dropped && there.next_back().is_some_and(is_out)
     }
 
@@ -306,7 +303,7 @@ impl<'s> PacketWay<'s> {
             (None, Truth::No) if self.is_in_subnet_out() => format!(
                 "let the network translate what it sends (ipMasq), or let this node answer for {} on {}, in whose subnet it is: {}",
                 self.source,
-                self.out.map_or("the link out", |out| out.name.as_str()),
+                self.out().map_or("the link out", |out| out.name.as_str()),
                 self.entry()
             ),
             (None, Truth::No) => format!(
@@ -328,13 +325,13 @@ impl PacketWay<'_> {
     /// Says whether its source is in the subnet of the link by which it leaves: routers there ask for
     /// it on that link.
     fn is_in_subnet_out(&self) -> bool {
-        let nets = self.out.iter().flat_map(|out| &out.addresses);
+        let nets = self.out().into_iter().flat_map(|out| &out.addresses);
         nets.map(|own| own.address).any(|own| own.contains(&self.source))
     }
 
     /// The command that lets the node answer for its source.
     fn entry(&self) -> String {
-        let link = self.out.map_or("LINK", |out| out.name.as_str());
+        let link = self.out().map_or("LINK", |out| out.name.as_str());
         match self.source {
             IpAddr::V4(source) => format!("ip neigh add proxy {source} dev {link}"),
             IpAddr::V6(source) => {
