@@ -9,9 +9,9 @@ use cni::text::{lines, one_line};
 use cni::{ContainerId, Error, code};
 use cni_plugin::codes;
 use kernel::remedy;
+use plugins::own_folder;
 use plugins::shared::host_side::ROUTE_OF_OTHERS;
 
-use crate::net::own_plugins;
 use crate::panic::EXIT_BUG;
 
 /// The request is wrong or impossible: trying again does not help.
@@ -174,8 +174,8 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(mut error: Error) -> Self {
-        error.msg = own_plugins::without_folder(&error.msg);
-        error.details = own_plugins::without_folder(&error.details);
+        error.msg = own_folder::without_folder(&error.msg);
+        error.details = own_folder::without_folder(&error.details);
         Failure(Box::new(Parts {
             error,
             hints: Vec::new(),

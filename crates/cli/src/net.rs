@@ -8,7 +8,6 @@ pub(crate) mod dns;
 pub(crate) mod dockers;
 pub(crate) mod forwarding;
 pub(crate) mod judgement;
-pub(crate) mod own_plugins;
 pub(crate) mod ports;
 pub(crate) mod presence;
 pub(crate) mod probes;

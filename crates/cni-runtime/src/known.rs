@@ -248,15 +248,7 @@ impl Runtime<'_> {
     ) -> Result<Removal, Error> {
         let index = Index::new(roots);
         let records = index.of_attachment(&known.key).found;
-        let mut this = self.clone();
-        // What ours recorded, ours remove, whichever plugins the path names first; so do the address
-        // plugins that they call. One whose links others make calls those that its ADD called.
-        if !records.is_empty() {
-            let list = recorded(&records).map(|list| list.plugins).unwrap_or_default();
-            let pooled = list.iter().filter(|one| one.object.get_ignore_case("ipam").is_some());
-            let names: Vec<&str> = pooled.map(|one| one.plugin_type.as_str()).collect();
-            this = this.own_first(&names);
-        }
+        let this = self.for_records(&records);
         let runtime = this.for_known(known);
         if self.is_renewed(known, &records) || is_past(known, &records) && lives_again(&records) {
             runtime.remove_past(known, &index, recorded, deadline)?;

@@ -1,12 +1,15 @@
 //! The runtime: where plugins are, how they are called, where attachments are recorded.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cni::order::gather;
 use cni::{AttachmentKey, Command, ContainerId, Error, GoneNetns, NetworkList, NetworkName, code};
 use cni_invoke::Executor;
+use state::Record;
 
 use crate::cache::{Cache, CacheError, CachedAttachment, Listing};
 use crate::{Attachment, TraceContext};
@@ -53,13 +56,14 @@ pub struct Runtime<'e> {
 }
 
 /// Which of several plugins of one type is called.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum PluginChoice {
     /// The first in the path.
     #[default]
     First,
-    /// The executor's own, wherever it is in the path; without it, the first.
-    OwnFirst,
+    /// For these types the executor's own, wherever it is in the path; without it, and for others,
+    /// the first.
+    OwnOf(BTreeSet<String>),
     /// The executor's own, and no other.
     Own,
 }
@@ -181,11 +185,10 @@ impl<'e> Runtime<'e> {
     /// [`cni_invoke::FindError`].
     pub fn find_plugin(&self, plugin_type: &str) -> Result<PathBuf, cni_invoke::FindError> {
         let own = || cni_invoke::find_own(plugin_type, &self.plugin_path, &*self.executor);
-        match self.whose {
-            PluginChoice::First => cni_invoke::find(plugin_type, &self.plugin_path),
-            PluginChoice::OwnFirst => {
-                own().or_else(|_| cni_invoke::find(plugin_type, &self.plugin_path))
-            }
+        let first = || cni_invoke::find(plugin_type, &self.plugin_path);
+        match &self.whose {
+            PluginChoice::OwnOf(types) if types.contains(plugin_type) => own().or_else(|_| first()),
+            PluginChoice::First | PluginChoice::OwnOf(_) => first(),
             PluginChoice::Own => own(),
         }
     }
@@ -226,15 +229,25 @@ impl<'e> Runtime<'e> {
         })
     }
 
-    /// Makes the executor's own plugins come before others of the same names. For plugins that
-    /// delegate, the folders come first in which it has one of those `names`.
-    pub(crate) fn own_first(mut self, names: &[&str]) -> Self {
-        let has_own = |dir: &Path| names.iter().any(|name| self.executor.is_own(&dir.join(name)));
-        let dirs = std::mem::take(&mut self.plugin_path);
+    /// Returns a runtime for the attachment that these records are of. Only the plugin that made
+    /// something knows how to compare and remove it: where the executor's own recorded something, it
+    /// comes before others of its name, whichever the path names first. So do the address plugins
+    /// that it calls: the folders come first in which the executor has it.
+    #[must_use]
+    pub fn for_records(&self, records: &[Record]) -> Self {
+        let mut this = self.clone();
+        if records.is_empty() {
+            return this;
+        }
+        let types: BTreeSet<String> = gather(records.iter().map(|record| record.plugin.clone()));
+        let pooled = records.iter().filter(|record| record.ipam.is_some());
+        let pooled: Vec<&str> = pooled.map(|record| record.plugin.as_str()).collect();
+        let has_own = |dir: &Path| pooled.iter().any(|name| this.executor.is_own(&dir.join(name)));
+        let dirs = std::mem::take(&mut this.plugin_path);
         let (own, others) = dirs.into_iter().partition::<Vec<_>, _>(|dir| has_own(dir));
-        self.plugin_path = [own, others].concat();
-        self.whose = PluginChoice::OwnFirst;
-        self
+        this.plugin_path = [own, others].concat();
+        this.whose = PluginChoice::OwnOf(types);
+        this
     }
 
     /// Returns `CNI_PATH`.

@@ -7,7 +7,7 @@
 //! | verb | order |
 //! |---|---|
 //! | ADD | lock, configuration, [`Kind::attach`]; on failure everything that was recorded to be undone, last first |
-//! | DEL | lock, the container's namespace, [`Kind::take_down`], claims, the record, then the addresses (with `dhcp` these first, over the link) |
+//! | DEL | what chained plugins recorded, lock, the container's namespace, [`Kind::take_down`], claims, the record, then the addresses (with `dhcp` these first, over the link) |
 //! | GC | the same for each attachment that is stale, under its lock; then what belongs to none; then the IPAM plugin |
 //! | CHECK | configuration, IPAM, result, then every item: all differences are reported |
 //! | repair | lock, record, configuration, IPAM, then rounds: observe, restore what differs |
@@ -17,6 +17,7 @@
 //! | `life` | ADD, DEL, GC, and the plugin of a kind |
 //! | `addresses` | what the engine asks of the IPAM plugin |
 //! | `earlier` | what an ADD refuses because of an earlier ADD of its attachment |
+//! | `chained` | what chained plugins recorded, which goes before the interface |
 //! | `undo` | what a failed ADD undoes |
 //! | `stale` | attachments that GC removes |
 //! | `check` | CHECK and repair |
@@ -26,6 +27,7 @@
 
 mod addresses;
 mod any_kind;
+mod chained;
 mod check;
 mod compare;
 mod earlier;

@@ -20,6 +20,7 @@ pub mod judge;
 pub mod marks;
 pub mod multi;
 pub mod netwright_multi;
+pub mod own_folder;
 pub mod recorded;
 pub mod shared;
 

@@ -214,6 +214,19 @@ impl Index {
         all
     }
 
+    /// Lists the plugins that have a record of an attachment, legible or not, sorted. It reads none of
+    /// them.
+    #[must_use]
+    pub fn recorders(&self, key: &AttachmentKey) -> Vec<String> {
+        let folder = self.owners.join(key.hash());
+        let plugin_of =
+            |path: PathBuf| object_of(path.file_name()?.to_str()?.strip_suffix(RECORD)?);
+        let files = entries(&folder, &mut Vec::new(), &self.unread);
+        let mut plugins: Vec<String> = files.filter_map(plugin_of).collect();
+        plugins.sort_unstable();
+        plugins
+    }
+
     /// Reads every record, in no order. For GC and for commands that people run: it reads every
     /// file.
     #[must_use]

@@ -190,15 +190,16 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     let network = session.network(&args.which.network);
     let waiting = shell.waiting(format!("detaching from network {:?}", args.which.network));
     let key = target.key(&args.which)?;
+    let records = || Index::new(&session.roots).of_attachment(&key).found;
+    let runtime = session.runtime.for_records(&records());
     // What plugins recorded is enough, if the network's configuration is lost.
-    let recorded =
-        || plugins::recorded::list(&Index::new(&session.roots).of_attachment(&key).found);
+    let recorded = || plugins::recorded::list(&records());
     let by_records = || match recorded() {
         None => Ok(()),
         Some(list) => {
             let id = target.container_id.clone();
             let attachment = Attachment::new(id, target.ifname.clone(), &target.netns);
-            let done = session.runtime.del_recorded(&list, &attachment, session.deadline());
+            let done = runtime.del_recorded(&list, &attachment, session.deadline());
             done.map_err(|error| Failure::from(error.to_cni()))
         }
     };
@@ -210,7 +211,7 @@ pub(crate) fn del(args: &Del, common: &Common, world: &World, shell: &mut Shell)
     };
     let deleted = match (cached, network) {
         (Some(cached), network) => {
-            match (session.runtime.del_cached(&cached, session.deadline()), network) {
+            match (runtime.del_cached(&cached, session.deadline()), network) {
                 // The recorded configuration cannot be read: use the present one.
                 (Err(DelError::NoConfig { .. }), Ok(network)) => {
                     del_list(&session, &network, &target, &args.attach, world)
@@ -380,6 +381,8 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
     };
     let waiting = shell.waiting(format!("checking network {:?}", list.name));
     let deadline = session.deadline();
+    let key = target.key(&args.which)?;
+    let runtime = runtime.for_records(&Index::new(&session.roots).of_attachment(&key).found);
     let checked = runtime.check_whole_list(&list, &found.attachment, deadline);
     drop(waiting);
     checked.map_err(|error| {

@@ -13,6 +13,7 @@ use cni_invoke::{Builtin as _, Request, Status};
 use cni_runtime::{CachedAttachment, GcError, GcFailure, GcReport, Inventory, Removal, Runtime};
 use plugins::Builtins;
 use plugins::marks::{self, Marks};
+use plugins::own_folder;
 use plugins::shared::forwarding;
 use serde::Serialize;
 use state::{Index, Record, Roots};
@@ -21,9 +22,9 @@ use super::Outcome;
 use crate::args::{Common, Gc};
 use crate::failure::Failure;
 use crate::net::attachments::{self, KnownAttachment};
+use crate::net::container;
 use crate::net::presence::Presence;
 use crate::net::session::{PluginSource, Session};
-use crate::net::{container, own_plugins};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 use crate::{VERSION, plugin_process};
@@ -169,7 +170,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
         by_marks(args, &session, world, &mut report)?;
     }
     if !args.dry_run {
-        own_plugins::collect(&session.roots, false);
+        own_folder::collect(&session.roots, false);
         state::remove_abandoned(session.runtime.cache().results_dir());
         Index::new(&session.roots).remove_abandoned();
         prune(&session, shell);

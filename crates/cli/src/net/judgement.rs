@@ -3,10 +3,10 @@
 use cni::NetworkList;
 use kernel::remedy;
 use plugins::inquiry::Inquiry;
-use plugins::judge;
+use plugins::{judge, own_folder};
 
 use super::session::{Network, Session};
-use super::{own_plugins, trust};
+use super::trust;
 use crate::failure::Failure;
 
 /// Whether ADD would succeed.
@@ -43,7 +43,7 @@ pub(crate) fn of(session: &Session, list: &NetworkList, refused: Option<&cni::Er
 fn ask(session: &Session, list: &NetworkList) -> Result<Vec<String>, cni::Error> {
     let runtime = &session.runtime;
     let is_own = |plugin_type: &str| {
-        runtime.find_plugin(plugin_type).is_ok_and(|executable| own_plugins::is_own(&executable))
+        runtime.find_plugin(plugin_type).is_ok_and(|executable| own_folder::is_own(&executable))
     };
     Inquiry::new(runtime, &is_own, session.deadline()).ask(list)
 }

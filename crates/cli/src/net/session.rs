@@ -11,10 +11,10 @@ use cni_runtime::{
     Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Outcome, Runtime, TraceContext,
 };
 use plugins::Builtins;
+use plugins::own_folder::{self, OwnPlugins};
 use state::Roots;
 
 use super::default;
-use super::own_plugins::OwnPlugins;
 use crate::args::Common;
 use crate::failure::Failure;
 use crate::shell::Shell;
@@ -57,6 +57,10 @@ pub(crate) enum PluginSource {
     None,
 }
 
+fn own_plugins(roots: &Roots) -> Result<OwnPlugins, Failure> {
+    OwnPlugins::create(roots).map_err(|error| Failure::from(error).hint(own_folder::HINT))
+}
+
 impl Session {
     /// Prepares what commands that call plugins need.
     pub(crate) fn open(
@@ -67,7 +71,7 @@ impl Session {
     ) -> Result<Self, Failure> {
         let roots = world.roots();
         let own_plugins = match source {
-            PluginSource::WithOwn => Some(OwnPlugins::create(&roots)?),
+            PluginSource::WithOwn => Some(own_plugins(&roots)?),
             PluginSource::PathOnly | PluginSource::None => None,
         };
         let given = world.variable("CNI_PATH");

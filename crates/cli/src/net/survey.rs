@@ -22,14 +22,16 @@ pub(crate) fn is_by_others(known: &KnownAttachment) -> bool {
 /// Looks, and changes nothing.
 pub(crate) fn look(known: &KnownAttachment, session: &Session) -> Result<Repairs, cni::Error> {
     let (list, attachment) = subject(known)?;
-    let looked = session.runtime.survey_list(&list, attachment, session.deadline());
+    let runtime = session.runtime.for_records(&known.records);
+    let looked = runtime.survey_list(&list, attachment, session.deadline());
     looked.map_err(|error| error.to_cni())
 }
 
 /// Restores what it can.
 pub(crate) fn repair(known: &KnownAttachment, session: &Session) -> Result<Repairs, cni::Error> {
     let (list, attachment) = subject(known)?;
-    let repaired = session.runtime.repair_list(&list, attachment, session.deadline());
+    let runtime = session.runtime.for_records(&known.records);
+    let repaired = runtime.repair_list(&list, attachment, session.deadline());
     repaired.map_err(|error| error.to_cni())
 }
 

@@ -9,7 +9,7 @@ use cni_runtime::{Attachment, Runtime};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot};
 
-use crate::support::{call_in, wait_for_addresses};
+use crate::support::{call_in, command_in, said, wait_for_addresses};
 
 /// Where Debian puts the reference plugins.
 const GO: &str = "/usr/lib/cni";
@@ -158,6 +158,53 @@ fn attached_by_ours_and_detached_by_go_then_collected() {
     detach_with_go_what_ours_attached(&lab, &c1);
     drop(c1);
     lab.sh(&format!("CNI_PATH={} {NETWRIGHT} gc --all", ours()));
+    assert_eq!(differences(&lab, &before), [""; 0]);
+}
+
+/// Another package has put its chained plugins in the place of ours since ADD: their DEL leaves the
+/// port that ours published, and the next container would get it with the address.
+#[test]
+fn what_go_took_the_place_of_goes_with_the_interface() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-mixed");
+    lab.sh(&format!(
+        "mkdir /opt/mixed && cp -a {GO}/* /opt/mixed && cp -a {0}/bridge {0}/host-local /opt/mixed",
+        ours()
+    ));
+    warm_up(&lab);
+    let before = Snapshot::take(&lab);
+    let c1 = lab.container("c1");
+    let result = attach(&lab, ours(), &c1);
+    serves(&lab, &c1, &result);
+    detach(&lab, "/opt/mixed", &c1);
+    drop(c1);
+    assert_eq!(differences(&lab, &before), [""; 0]);
+}
+
+/// What ours recorded, ours check, restore and remove, whichever plugins `CNI_PATH` names.
+#[test]
+fn commands_with_the_path_of_go_know_what_ours_made() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let lab = lab("interop-path");
+    std::fs::create_dir_all(lab.path("/etc/cni/net.d")).unwrap();
+    std::fs::write(lab.path("/etc/cni/net.d/10-interop.conflist"), LIST).unwrap();
+    warm_up(&lab);
+    let before = Snapshot::take(&lab);
+    let c1 = lab.container("c1");
+    call_in(&lab, &["add", "interop", "c1", "-p", "8080:80"]).succeeded();
+    let with_go = |args: &[&str]| {
+        let mut command = command_in(&lab, args);
+        command.env("CNI_PATH", GO);
+        said(command)
+    };
+    with_go(&["check", "interop", "c1"]).succeeded();
+    lab.sh("nft flush map inet netwright hostports4");
+    let checked = with_go(&["check", "interop", "c1"]);
+    assert!(checked.code != 0 && checked.stderr.contains("8080"), "{checked:?}");
+    with_go(&["repair"]).succeeded();
+    with_go(&["check", "interop", "c1"]).succeeded();
+    with_go(&["del", "interop", "c1"]).succeeded();
+    drop(c1);
     assert_eq!(differences(&lab, &before), [""; 0]);
 }
 

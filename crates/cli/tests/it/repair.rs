@@ -192,11 +192,11 @@ const NETWORKS: [&str; 2] = [
 ];
 
 /// Everything that a repair may make twice. The names of claims have a link's number, which a new
-/// bridge has not.
+/// bridge has not. The links to our plugins are those of a service that was killed.
 fn everything(lab: &Lab, containers: &[testkit::Container]) -> Vec<String> {
     let mut all = lab.sh(
         "nft list ruleset; iptables-save; ip6tables-save; ip -o addr; ip route; ip -6 route; ip rule; \
-         ip -o link; bridge -o vlan; tc qdisc; cd /var/lib/cni/networks; ls -R; cd /run/netwright; find . ! -path './agent*' | sed 's/link%20[0-9]*/link/'",
+         ip -o link; bridge -o vlan; tc qdisc; cd /var/lib/cni/networks; ls -R; cd /run/netwright; find . ! -path './agent*' ! -path './plugins*' | sed 's/link%20[0-9]*/link/'",
     );
     for container in containers {
         all += &container.sh("ip -o addr; ip route show table all; ip rule; ip -o link; tc qdisc");

@@ -209,6 +209,7 @@ impl Service {
                 seen.insert(known.key.clone());
                 if self.turns.is_its(&known.key) {
                     let called = Instant::now();
+                    let runtime = runtime.for_records(&known.records);
                     again |= match &damage {
                         Some(damage) => {
                             self.look_after_damaged(&runtime, &known, &damage.to_string())

@@ -9,6 +9,7 @@ use cni_invoke::{Exec, Executor, MixedExecutor, REQUIRE_TRUSTED_PLUGINS, distrus
 use cni_runtime::{Cache, Runtime};
 use ovsdb::Keys;
 use plugins::Builtins;
+use plugins::own_folder::OwnPlugins;
 use state::Roots;
 
 use super::setup::Process;
@@ -97,6 +98,8 @@ pub(super) struct Node {
     pub(super) roots: Roots,
     /// One for each cache.
     pub(super) runtimes: Vec<Runtime<'static>>,
+    /// Where ours are found, whatever the folders of the configuration hold.
+    _own_plugins: Option<OwnPlugins>,
 }
 
 impl Node {
@@ -110,12 +113,21 @@ impl Node {
         let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
         let exec = Exec::new(process.environment.iter().cloned())
             .refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
-        let executor: Arc<dyn Executor> =
-            match MixedExecutor::in_place_of(&netwright, builtins, exec.clone()) {
-                Ok(mixed) => Arc::new(mixed),
-                Err(_) => Arc::new(exec),
-            };
-        let path = flags.path.clone();
+        let mut path = flags.path.clone();
+        let mixed = MixedExecutor::in_place_of(&netwright, builtins, exec.clone());
+        let (executor, own_plugins): (Arc<dyn Executor>, _) = match mixed {
+            Ok(mixed) => (Arc::new(mixed), OwnPlugins::of(&netwright, &roots)),
+            Err(error) => {
+                let text = format!("read {}: {error}", netwright.display());
+                (Arc::new(exec), Err(cni::Error::new(cni::code::IO_FAILURE, text)))
+            }
+        };
+        match &own_plugins {
+            Ok(own) => path.push(own.dir().to_owned()),
+            Err(error) => {
+                tracing::warn!(%error, "only plugins of these folders are used: {path:?}")
+            }
+        }
         let runtime = |cache: &PathBuf| {
             Runtime::new(path.clone(), Arc::clone(&executor))
                 .with_cache(Cache::new(cache))
@@ -125,8 +137,8 @@ impl Node {
                 })
         };
         let runtimes = flags.caches.iter().map(runtime).collect();
-        warn_of_untrusted(&path);
-        Node { roots, runtimes }
+        warn_of_untrusted(&flags.path);
+        Node { roots, runtimes, _own_plugins: own_plugins.ok() }
     }
 
     /// Returns the deadline of plugins that start now.

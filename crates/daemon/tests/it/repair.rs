@@ -19,7 +19,7 @@ use cni_invoke::{Exec, MixedExecutor};
 use cni_runtime::{Attachment, Cache, Runtime};
 use plugins::Builtins;
 use serde_json::{Value, json};
-use testkit::{Container, Place};
+use testkit::{Container, Place, Snapshot};
 
 use crate::rig::{Daemon, wait_for};
 use crate::support::Node;
@@ -89,15 +89,55 @@ impl Host {
 
     /// Adds a service's arguments and environment.
     pub(crate) fn flags(&self, command: &mut std::process::Command, service: &str, flags: &[&str]) {
+        self.flags_in(self.node.bin().to_str().unwrap(), command, service, flags);
+    }
+
+    /// Does the same with another folder of plugins.
+    pub(crate) fn flags_in(
+        &self,
+        path: &str,
+        command: &mut std::process::Command,
+        service: &str,
+        flags: &[&str],
+    ) {
         let own = std::env::current_exe().unwrap();
         command
             .args([service, "--cache", self.cache.to_str().unwrap()])
-            .args(["--path", self.node.bin().to_str().unwrap()])
+            .args(["--path", path])
             .args(["--netwright", own.to_str().unwrap()])
             .args(flags)
             .env("NETWRIGHT_RUN_DIR", &self.node.roots.run)
             .env("NETWRIGHT_STATE_DIR", &self.node.roots.lib);
     }
+}
+
+/// What our plugins made without being installed is not known to those in the folders: only ours
+/// repair and remove it.
+#[test]
+fn what_ours_recorded_is_kept_by_ours() {
+    testkit::require!("root", "file:/usr/lib/cni/bridge");
+    let host = Host::new("repair-recorded");
+    let lab = &host.node.lab;
+    let daemon = |service: &str, flags: &[&str]| {
+        let mut command = lab.command(env!("CARGO_BIN_EXE_netwrightd"));
+        host.flags_in("/usr/lib/cni", &mut command, service, flags);
+        Daemon::start(command, &lab.dir().join(format!("{service}.log")))
+    };
+    let sound = lab.container("sound");
+    host.add(&sound, &host.list(8081));
+    let before = Snapshot::take(lab);
+    let c1 = lab.container("c1");
+    host.add(&c1, &host.list(8082));
+    let repair = daemon("repair", &[]);
+    ready(&repair);
+    c1.sh("ip route del default");
+    wait_for("the route", || c1.sh("ip route").contains("default via 10.1.0.1"));
+    assert_eq!(repair.stop(), Some(0));
+    drop(c1);
+    let collect = daemon("collect", &["--grace", "0", "--once", "--act"]);
+    collect.ended();
+    before.assert_same(&Snapshot::take(lab));
+    host.del(&sound, &host.list(8081));
 }
 
 /// Waits until `netwrightd repair` has had its first look.

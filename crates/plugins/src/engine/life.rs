@@ -23,7 +23,7 @@ use state::{Index, Record};
 
 use super::addresses::{self, Leftovers};
 use super::any_kind::{AnyKind, ConfiguredKind, KindInfo, KindState};
-use super::{Kind, StaleAttachment, Undo, Wants, check, earlier};
+use super::{Kind, StaleAttachment, Undo, Wants, chained, check, earlier};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::SparedAttachments;
@@ -424,10 +424,13 @@ pub(crate) struct Collection<'a, K: Kind> {
 /// them, and then removes the link. The record goes last: by it another DEL or GC finds what this one
 /// could not remove or release.
 fn del(kind: &dyn AnyKind, call: &Call<'_>) -> Result<(), Failure> {
-    let _lock = attachment::lock_for_removal(call)?;
     let (index, key) = (Index::new(call.roots()), call.attachment());
     let (about, removing) = (kind.about(), kind.removing());
     let mut failures = Failures::new();
+    if !about.is_chained {
+        chained::remove(call, &index, &mut failures);
+    }
+    let _lock = attachment::lock_for_removal(call)?;
     // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.
     let ipam = call.ipam().filter(|ipam| !about.is_chained && (!call.is_undo() || ipam.is_there()));
     let ipam = ipam.filter(|ipam| !call.is_renewed() || addresses::knows_lives(ipam));

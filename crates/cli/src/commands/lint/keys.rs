@@ -11,11 +11,11 @@ use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::{Inner, Plugin};
 use cni_runtime::PluginError;
 use plugins::judge::{self, Refusal};
+use plugins::own_folder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Examination, Severity};
-use crate::net::own_plugins;
 use crate::net::session::Session;
 
 /// The keys of a network list (CNI 1.1.0 §1).
@@ -213,7 +213,7 @@ fn tell_refusals(
     let is_asked = |plugin_type: &str| {
         let found = around.session.runtime.find_plugin(plugin_type);
         judge::is_own_name(plugin_type)
-            || found.is_ok_and(|executable| own_plugins::is_own(&executable))
+            || found.is_ok_and(|executable| own_folder::is_own(&executable))
     };
     let find = |refusal: Refusal, severity, examined: &mut Examination<'_>| {
         let ipam = top.value("ipam").filter(|_| refusal.is_ipam);
@@ -353,7 +353,7 @@ fn require(plugin_type: &str, place: Place, around: Context<'_>, examined: &mut 
         Some(near) => format!("did you mean {near:?}?"),
         None => "install it, or set CNI_PATH to the folders that hold it".to_owned(),
     };
-    let message = own_plugins::without_folder(&error.to_string());
+    let message = own_folder::without_folder(&error.to_string());
     examined.find(Severity::Error, place, message, Some(hint));
 }
 

@@ -13,6 +13,7 @@ use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
 use ipnet::IpNet;
 use plugins::flannel::NodePart;
+use plugins::own_folder;
 use plugins::shared::mtu::RawMtu;
 use scene::{Network, Overlay, Plugin, Pool};
 use serde::Deserialize;
@@ -20,7 +21,7 @@ use serde::Deserialize;
 use super::switches::Switch;
 use crate::net::judgement::{self, Judgement};
 use crate::net::session::{Network as ConfiguredNetwork, Session};
-use crate::net::{default, forwarding, own_plugins};
+use crate::net::{default, forwarding};
 
 /// The plugin whose pools are folders.
 const POOLED: &str = plugins::ipam::host_local::INFO.name;
@@ -284,7 +285,7 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
     let mut plugin = Plugin { plugin_type, ..Plugin::default() };
     match session.runtime.find_plugin(&plugin.plugin_type) {
         Ok(path) => {
-            plugin.ours = own_plugins::is_own(&path);
+            plugin.ours = own_folder::is_own(&path);
             plugin.path = Some(shown(&path, plugin.ours));
         }
         Err(error) => {

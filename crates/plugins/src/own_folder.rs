@@ -1,9 +1,9 @@
-//! A folder in which the plugins of this executable are found under their names.
+//! A folder in which our plugins are found under their names.
 //!
 //! Plugins are looked up in `CNI_PATH`, by us, by plugins that delegate and by foreign plugins that
 //! we execute. So that all of them find ours without an installation, every process that drives
-//! plugins has a folder of links to itself for as long as it runs. A process that was killed leaves
-//! its folder; the next process removes it.
+//! plugins has a folder of links to our executable for as long as it runs. A process that was killed
+//! leaves its folder; the next process removes it.
 
 use std::error::Error as _;
 use std::fs::File;
@@ -12,10 +12,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cni::code;
+use cni::{Error, code};
 use state::Roots;
-
-use crate::failure::Failure;
 
 /// How often the folder is created again after another process removed its parent.
 const TRIES: usize = 16;
@@ -26,11 +24,12 @@ const NEW: &str = "new.";
 /// Where such folders are created when our file system is full. Every user may write to its parent.
 const ELSEWHERE: &str = "/dev/shm/netwright-plugins";
 
-const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
+/// What helps a person who may not write there.
+pub const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
 
 /// The folder; dropping the value removes it.
 #[derive(Debug)]
-pub(crate) struct OwnPlugins {
+pub struct OwnPlugins {
     dir: PathBuf,
     /// Locked as long as the process lives: its process ID may later belong to another process, or
     /// to one of another PID namespace.
@@ -41,34 +40,44 @@ pub(crate) struct OwnPlugins {
 struct FolderRefusal {
     /// The file system is full: no bytes or no inodes are left.
     is_full: bool,
-    failure: Failure,
+    error: Error,
 }
 
 impl OwnPlugins {
-    /// Creates the folder; in memory if our file system is full, since DEL and GC, which make room,
-    /// need it.
-    pub(crate) fn create(roots: &Roots) -> Result<Self, Failure> {
+    /// Creates the folder, with links to this executable; in memory if our file system is full, since
+    /// DEL and GC, which make room, need it.
+    ///
+    /// # Errors
+    /// Code 5 when no folder can be written.
+    pub fn create(roots: &Roots) -> Result<Self, Error> {
+        Self::of(&target(), roots)
+    }
+
+    /// Does what [`OwnPlugins::create`] does, with links to another executable of ours.
+    ///
+    /// # Errors
+    /// As [`OwnPlugins::create`].
+    pub fn of(executable: &Path, roots: &Roots) -> Result<Self, Error> {
         collect(roots, false);
-        Self::create_in(&parent(roots)).or_else(|refused| match elsewhere() {
-            Some(parent) if refused.is_full => Self::create_in(parent).map_err(|_| refused.failure),
-            _ => Err(refused.failure),
+        let made = Self::create_in(&parent(roots), executable);
+        made.or_else(|refused| match elsewhere() {
+            Some(parent) if refused.is_full => {
+                Self::create_in(parent, executable).map_err(|_| refused.error)
+            }
+            _ => Err(refused.error),
         })
     }
 
-    fn create_in(parent: &Path) -> Result<Self, FolderRefusal> {
-        let cannot = |error: std::io::Error, what: &Path| {
-            let what = format!("make {what:?}, where plugins find our own");
-            let failure = Failure::new(code::IO_FAILURE, what).because(&error).hint(HINT);
-            FolderRefusal { is_full: is_full(&error), failure }
-        };
+    fn create_in(parent: &Path, executable: &Path) -> Result<Self, FolderRefusal> {
         let own = Self::locked_in(parent)?;
-        let target = target();
-        for plugin in plugins::all() {
+        for plugin in crate::all() {
             let link = own.dir.join(plugin.name());
-            match symlink(&target, &link) {
-                Ok(()) => {}
-                Err(error) => return Err(cannot(error, &link)),
-            }
+            symlink(executable, &link).map_err(|error| {
+                let text = format!("make {link:?}, where plugins find our own");
+                let refusal = Error::new(code::IO_FAILURE, text);
+                let refusal = refusal.with_details(cni::json::plain(&error.to_string()));
+                FolderRefusal { is_full: is_full(&error), error: refusal }
+            })?;
         }
         Ok(own)
     }
@@ -78,9 +87,11 @@ impl OwnPlugins {
     fn locked_in(parent: &Path) -> Result<Self, FolderRefusal> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let failed = |error: &state::FileError| {
-            let source = error.source().and_then(|source| source.downcast_ref());
-            let failure = Failure::of(code::IO_FAILURE, error).hint(HINT);
-            FolderRefusal { is_full: source.is_some_and(is_full), failure }
+            let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+            let refusal = Error::new(code::IO_FAILURE, error.to_string());
+            let cause = source.map(|source| cni::json::plain(&source.to_string()));
+            let refusal = refusal.with_details(cause.unwrap_or_default());
+            FolderRefusal { is_full: source.is_some_and(is_full), error: refusal }
         };
         let mut tries = 0;
         loop {
@@ -107,7 +118,9 @@ impl OwnPlugins {
         }
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    /// Returns the folder's path.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 }
@@ -121,7 +134,7 @@ impl Drop for OwnPlugins {
 }
 
 /// Removes the folders of processes that are gone; returns their paths.
-pub(crate) fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
+pub fn collect(roots: &Roots, dry_run: bool) -> Vec<PathBuf> {
     let mut stale = collect_in(&parent(roots), dry_run);
     if is_ours(Path::new(ELSEWHERE)) {
         stale.extend(collect_in(Path::new(ELSEWHERE), dry_run));
@@ -177,7 +190,8 @@ const LISTED: (&str, char) = (" in path [", ']');
 
 /// Writes such a message for people, without our temporary folder: it is gone when they look for
 /// it.
-pub(crate) fn without_folder(text: &str) -> String {
+#[must_use]
+pub fn without_folder(text: &str) -> String {
     let own = format!("plugins/{}.", std::process::id());
     let listed = text.split_once(LISTED.0).and_then(|(before, rest)| {
         let (dirs, after) = rest.split_once(LISTED.1)?;
@@ -213,7 +227,8 @@ fn twice(remove: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
 }
 
 /// Says whether a file is this executable, under any name.
-pub(crate) fn is_own(executable: &Path) -> bool {
+#[must_use]
+pub fn is_own(executable: &Path) -> bool {
     let own = identity(&by_process());
     own.is_some() && identity(executable) == own
 }
@@ -246,7 +261,7 @@ mod tests {
         let roots = Roots::new(scratch.path().join("run"), scratch.path().join("lib"));
         let own = OwnPlugins::create(&roots).unwrap();
         let other = OwnPlugins::create(&roots).unwrap();
-        for plugin in plugins::all() {
+        for plugin in crate::all() {
             let found = cni_invoke::find(plugin.name(), &[own.dir().to_owned()]).unwrap();
             let exe = std::env::current_exe().unwrap();
             assert_eq!(found.metadata().unwrap().ino(), exe.metadata().unwrap().ino());
