@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use netwright_cluster_ipam::import::{self, ImportSource};
-use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, number};
+use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, address_of, number};
 use netwright_cluster_ipam::record::{self, BlockRecord, NodeRecord, SpaceRecord};
 use netwright_node_api::Message;
 use netwright_node_api::ipam::{Answer, Request};
@@ -52,7 +52,7 @@ fn addresses(spec: NetworkSpec) {
         let mut at = range.next(0);
         for _ in 0..100 {
             let Some(found) = at else { break };
-            let address: IpAddr = range.family().address(found);
+            let address: IpAddr = address_of(range.family(), found);
             assert!(range.subnet().contains(&address) && range.allows(address));
             assert_eq!(number(address), found);
             at = found.checked_add(1).and_then(|next| range.next(next));

@@ -62,7 +62,8 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 28] = [
+const LAYERS: [(&str, u8); 29] = [
+    ("netwright-net", 0),
     ("netwright-cni", 0),
     ("netwright-scene", 0),
     ("netwright-diagnose", 1),

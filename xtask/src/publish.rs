@@ -1,6 +1,6 @@
 //! The crates that are published, and the check that cargo can pack them.
 //!
-//! The author of a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are useful by
+//! The author of a plugin or a runtime needs seven of them; `ovsdb` and `dhcp` are useful by
 //! themselves. All others say `publish = false`.
 
 use std::fs;
@@ -12,8 +12,8 @@ use crate::remap::cargo_home;
 use crate::run::{Program, quiet, root};
 
 /// The folders of the published crates, each after those that it needs.
-pub(crate) const PUBLISHED: [&str; 8] =
-    ["cni", "kernel", "state", "cni-invoke", "cni-plugin", "cni-runtime", "ovsdb", "dhcp"];
+pub(crate) const PUBLISHED: [&str; 9] =
+    ["net", "cni", "kernel", "state", "cni-invoke", "cni-plugin", "cni-runtime", "ovsdb", "dhcp"];
 
 /// With `--full` cargo also compiles what it has packed.
 const DEADLINE: Duration = Duration::from_secs(1200);

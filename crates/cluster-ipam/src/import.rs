@@ -17,13 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use node_api::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::network::{
-    Family, Network, NetworkSpec, RangeSpec, UNNAMED_SPACE, number, parse_prefix,
+    Network, NetworkSpec, RangeSpec, UNNAMED_SPACE, address_of, number, parse_prefix,
 };
 use crate::record::{BlockRecord, Holder, Part, SpaceRecord};
 
@@ -175,12 +176,12 @@ impl ImportSource {
             self.notes.push(format!("pool {name} has no range and is ignored"));
             return;
         };
-        let family = Family::of(range.addr());
+        let family = IpFamily::of(range.addr());
         let base = number(range.network());
         let mut allocations = Vec::new();
         for (offset, value) in spec["allocations"].as_object().into_iter().flatten() {
             let address = offset.parse().ok().and_then(|offset| base.checked_add(offset));
-            let address = address.map(|at| family.address(at)).filter(|at| range.contains(at));
+            let address = address.map(|at| address_of(family, at)).filter(|at| range.contains(at));
             let allocation = serde_json::from_value::<Allocation>(value.clone()).ok();
             match (address, allocation) {
                 (Some(address), Some(allocation)) => allocations.push((address, allocation)),

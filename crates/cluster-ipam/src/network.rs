@@ -13,11 +13,10 @@
 //! version say later. In a small subnet a block is one address, so that each node gets one as long
 //! as one is free.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use net::IpFamily;
 use thiserror::Error;
 
 pub use node_api::ipam::{NetworkSpec, RangeSpec};
@@ -40,51 +39,15 @@ pub const BLOCKS_A_NODE: usize = 4;
 /// The space of networks that name none.
 pub const UNNAMED_SPACE: &str = "default";
 
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Returns the family of an address.
-    #[must_use]
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    /// Returns how many bits its addresses have.
-    #[must_use]
-    pub fn bits(self) -> u8 {
-        match self {
-            Family::V4 => 32,
-            Family::V6 => 128,
+/// Returns the address with this number; bits beyond an IPv4 address are cut.
+#[must_use]
+pub fn address_of(family: IpFamily, number: u128) -> IpAddr {
+    match family {
+        IpFamily::V4 => {
+            let low = u32::try_from(number & u128::from(u32::MAX)).unwrap_or(u32::MAX);
+            IpAddr::V4(Ipv4Addr::from_bits(low))
         }
-    }
-
-    /// Returns the address with this number; bits beyond an IPv4 address are cut.
-    #[must_use]
-    pub fn address(self, number: u128) -> IpAddr {
-        match self {
-            Family::V4 => {
-                let low = u32::try_from(number & u128::from(u32::MAX)).unwrap_or(u32::MAX);
-                IpAddr::V4(Ipv4Addr::from_bits(low))
-            }
-            Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
+        IpFamily::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
     }
 }
 
@@ -187,7 +150,7 @@ pub enum NetworkError {
         /// The requested length.
         prefix: u8,
         /// The family.
-        family: Family,
+        family: IpFamily,
         /// The smallest number.
         longest: u8,
         /// The largest number.
@@ -220,7 +183,7 @@ impl Network {
         if MAX_RANGES < spec.ranges.len() {
             return Err(NetworkError::ManyRanges(spec.ranges.len()));
         }
-        for (prefix, family) in [(spec.block_v4, Family::V4), (spec.block_v6, Family::V6)] {
+        for (prefix, family) in [(spec.block_v4, IpFamily::V4), (spec.block_v6, IpFamily::V6)] {
             let Some(prefix) = prefix else { continue };
             let (longest, shortest) = (family.bits() - MAX_BLOCK_BITS, family.bits());
             if prefix < longest || shortest < prefix {
@@ -264,8 +227,8 @@ impl Network {
     #[must_use]
     pub fn asked_block_prefix(&self, range: &Range) -> Option<u8> {
         match range.family() {
-            Family::V4 => self.spec.block_v4,
-            Family::V6 => self.spec.block_v6,
+            IpFamily::V4 => self.spec.block_v4,
+            IpFamily::V6 => self.spec.block_v6,
         }
     }
 
@@ -302,7 +265,7 @@ pub struct Range {
 impl Range {
     fn new(spec: &RangeSpec) -> Result<Self, NetworkError> {
         let subnet = spec.subnet.trunc();
-        let family = Family::of(subnet.addr());
+        let family = IpFamily::of(subnet.addr());
         if let Some(what) = ipam::host::no_hosts(subnet) {
             return Err(NetworkError::Reserved { subnet, what });
         }
@@ -316,11 +279,11 @@ impl Range {
         };
         let (first, last) = (end("start", spec.first, lowest)?, end("end", spec.last, highest)?);
         if last < first {
-            let (first, last) = (family.address(first), family.address(last));
+            let (first, last) = (address_of(family, first), address_of(family, last));
             return Err(NetworkError::Backwards { subnet, first, last });
         }
         if let Some(gateway) = spec.gateway
-            && Family::of(gateway) != family
+            && IpFamily::of(gateway) != family
         {
             return Err(NetworkError::Gateway { gateway, subnet });
         }
@@ -328,10 +291,11 @@ impl Range {
             let count = spec.exclude.len();
             return Err(NetworkError::ManyExclusions { subnet, count });
         }
-        let of_family = spec.exclude.iter().filter(|one| Family::of(one.addr()) == family);
+        let of_family = spec.exclude.iter().filter(|one| IpFamily::of(one.addr()) == family);
         let mut excluded: Vec<_> = of_family.map(bounds).collect();
         excluded.extend(spec.gateway.map(|gateway| (number(gateway), number(gateway))));
-        let hosts = ipam::host::hosts_between(subnet, family.address(first), family.address(last));
+        let hosts =
+            ipam::host::hosts_between(subnet, address_of(family, first), address_of(family, last));
         let (first, last) = hosts.ok_or(NetworkError::Nothing(subnet))?;
         let range = Range {
             subnet,
@@ -354,8 +318,8 @@ impl Range {
 
     /// Returns the family.
     #[must_use]
-    pub fn family(&self) -> Family {
-        Family::of(self.subnet.addr())
+    pub fn family(&self) -> IpFamily {
+        IpFamily::of(self.subnet.addr())
     }
 
     /// Returns the gateway.
@@ -367,13 +331,13 @@ impl Range {
     /// Returns the first address, which may be excluded.
     #[must_use]
     pub fn first(&self) -> IpAddr {
-        self.family().address(self.first)
+        address_of(self.family(), self.first)
     }
 
     /// Returns the last address, which may be excluded.
     #[must_use]
     pub fn last(&self) -> IpAddr {
-        self.family().address(self.last)
+        address_of(self.family(), self.last)
     }
 
     /// Returns the first and the last address as numbers.
@@ -386,14 +350,14 @@ impl Range {
     #[must_use]
     pub fn overlaps(&self, prefix: &IpNet) -> bool {
         let (low, high) = bounds(prefix);
-        Family::of(prefix.addr()) == self.family() && low <= self.last && self.first <= high
+        IpFamily::of(prefix.addr()) == self.family() && low <= self.last && self.first <= high
     }
 
     /// Says whether an address may be assigned.
     #[must_use]
     pub fn allows(&self, address: IpAddr) -> bool {
         let number = number(address);
-        Family::of(address) == self.family() && self.next(number) == Some(number)
+        IpFamily::of(address) == self.family() && self.next(number) == Some(number)
     }
 
     /// Returns the first number at or after `from` that may be assigned.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kernel::echo::{self, Echo, EchoAnswer, Question};
 use routing::routing::{Answer, Probe, Target};
-use routing::{Family, Path};
+use routing::{IpFamily, Path};
 use serde::Serialize;
 
 /// How long an answer may take.
@@ -72,7 +72,7 @@ fn probe_some(targets: &[Target]) -> io::Result<Vec<ProbeReport>> {
 /// comes by the tunnel from that address, as the tunnel has no other. It may answer a question that
 /// comes without a tunnel from the address of the link to this node.
 pub(crate) fn by_path(target: &Target, size: u32) -> Question {
-    let from_any = target.by == Path::Direct && target.family == Family::V6;
+    let from_any = target.by == Path::Direct && target.family == IpFamily::V6;
     Question { address: target.path, size, from_any }
 }
 
@@ -231,8 +231,8 @@ mod tests {
         ProbeReport {
             target: Target {
                 peer: "b".to_owned(),
-                family: Family::V4,
-                by: Path::Vxlan { underlay: Family::V4 },
+                family: IpFamily::V4,
+                by: Path::Vxlan { underlay: IpFamily::V4 },
                 path: "10.244.2.0".parse().unwrap(),
                 underlay: "192.0.2.2".parse().unwrap(),
                 mtu: Some(1450),
@@ -274,10 +274,10 @@ mod tests {
     fn only_without_a_tunnel_and_in_ipv6_any_address_may_answer() {
         let mut target = probed(Answer::No, Answer::No, None, None).target;
         for (by, family, from_any) in [
-            (Path::Direct, Family::V6, true),
-            (Path::Direct, Family::V4, false),
-            (Path::Vxlan { underlay: Family::V6 }, Family::V6, false),
-            (Path::Native, Family::V6, false),
+            (Path::Direct, IpFamily::V6, true),
+            (Path::Direct, IpFamily::V4, false),
+            (Path::Vxlan { underlay: IpFamily::V6 }, IpFamily::V6, false),
+            (Path::Native, IpFamily::V6, false),
         ] {
             (target.by, target.family) = (by, family);
             let question = Question { address: target.path, size: 1400, from_any };

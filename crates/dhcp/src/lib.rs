@@ -3,7 +3,6 @@
 
 pub mod frame;
 mod hex;
-mod link;
 mod names;
 mod option;
 mod random;
@@ -14,7 +13,7 @@ mod time;
 pub mod v4;
 pub mod v6;
 
-pub use link::{MacAddr, MacAddrError};
+pub use net::{MacAddr, MacAddrError};
 pub use option::RawOption;
 pub use received::{IgnoreReason, ReceiveOutcome};
 pub use saved::SavedLeaseError;

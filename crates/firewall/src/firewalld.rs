@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use state::{FileError, Index, LockError, Release};
 
-use crate::iptables::Family;
+use crate::iptables::host;
 
 /// The zone that lets everything through, as firewalld ships it and the reference uses it.
 pub const TRUSTED: &str = "trusted";
@@ -44,7 +44,7 @@ pub struct Source {
 impl Source {
     /// Returns the name of the shared object that stands for it.
     fn object(&self) -> String {
-        format!("firewalld {} {}", self.zone, Family::host(self.address))
+        format!("firewalld {} {}", self.zone, host(self.address))
     }
 }
 
@@ -374,7 +374,7 @@ impl Firewalld {
 type Question = (String, String);
 
 fn questions(sources: &[Source]) -> Vec<Question> {
-    let one = |source: &Source| (source.zone.clone(), Family::host(source.address));
+    let one = |source: &Source| (source.zone.clone(), host(source.address));
     sources.iter().map(one).collect()
 }
 

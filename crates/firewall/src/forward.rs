@@ -19,13 +19,14 @@ use kernel::netlink::NetlinkError;
 use kernel::nft::{
     ChainInfo, Expr, Family, HookInfo, HookPoint, NftSocket, Policy, RuleInfo, TableRef, Verdict,
 };
+use net::IpFamily;
 use state::Index;
 
 use self::judge::Judge;
 pub use self::judge::Sender;
 use crate::element::Table;
 use crate::error::FirewallError;
-use crate::iptables::{self, Family as IpVersion, ObservedTable, Tool};
+use crate::iptables::{self, ObservedTable, Tool};
 use crate::tables::TablesError;
 
 /// What the administrator of a firewalld that we cannot reach can do.
@@ -39,7 +40,7 @@ pub enum Blocker {
     /// The chain `FORWARD` of iptables, perhaps set up by Docker or ufw.
     Iptables {
         /// The family.
-        family: IpVersion,
+        family: IpFamily,
         /// Whether it is the legacy form.
         legacy: bool,
     },
@@ -72,8 +73,8 @@ impl fmt::Display for Blocker {
         match self {
             Blocker::Iptables { family, legacy } => {
                 let name = match family {
-                    IpVersion::V4 => "iptables",
-                    IpVersion::V6 => "ip6tables",
+                    IpFamily::V4 => "iptables",
+                    IpFamily::V6 => "ip6tables",
                 };
                 let legacy = if *legacy { " (legacy)" } else { "" };
                 write!(f, "{name}{legacy} drops what no rule of chain FORWARD accepts")
@@ -115,20 +116,20 @@ pub fn blockers(index: &Index, sender: &Sender<'_>) -> Result<Vec<Drops>, Firewa
             Some(judge) => judge,
             none => none.insert(Judge::new(sender).map_err(failed)?),
         };
-        let families: &[IpVersion] = match info.table.family {
-            Family::Ip => &[IpVersion::V4],
-            Family::Ip6 => &[IpVersion::V6],
-            _ => IpVersion::ALL,
+        let families: &[IpFamily] = match info.table.family {
+            Family::Ip => &[IpFamily::V4],
+            Family::Ip6 => &[IpFamily::V6],
+            _ => &IpFamily::ALL,
         };
         let is_certain = judge.chain(&mut socket, index, &info, rules, families).map_err(failed)?;
         add(&mut found, classify(&info.table, &info.name), by_default, is_certain);
     }
-    for family in IpVersion::ALL {
-        if !iptables::legacy_uses(*family, "filter") {
+    for family in IpFamily::ALL {
+        if !iptables::legacy_uses(family, "filter") {
             continue;
         }
         // Not installed: then no program has written rules with it, and we could not add any.
-        let Ok(observed) = Tool::legacy(*family).observe("filter") else { continue };
+        let Ok(observed) = Tool::legacy(family).observe("filter") else { continue };
         if observed.rules("FORWARD").is_empty() && observed.policy("FORWARD") == Some("ACCEPT") {
             continue;
         }
@@ -137,8 +138,8 @@ pub fn blockers(index: &Index, sender: &Sender<'_>) -> Result<Vec<Drops>, Firewa
             none => none.insert(Judge::new(sender).map_err(failed)?),
         };
         let by_default = drops_forward(&observed);
-        let is_certain = judge.legacy(&mut socket, index, *family, &observed).map_err(failed)?;
-        let blocker = Blocker::Iptables { family: *family, legacy: true };
+        let is_certain = judge.legacy(&mut socket, index, family, &observed).map_err(failed)?;
+        let blocker = Blocker::Iptables { family: family, legacy: true };
         add(&mut found, blocker, by_default, is_certain);
     }
     cni::order::sort(&mut found);
@@ -214,8 +215,8 @@ pub(crate) fn hooks(
 
 fn classify(table: &TableRef, chain: &str) -> Blocker {
     let family = match table.family {
-        Family::Ip => Some(IpVersion::V4),
-        Family::Ip6 => Some(IpVersion::V6),
+        Family::Ip => Some(IpFamily::V4),
+        Family::Ip6 => Some(IpFamily::V6),
         _ => None,
     };
     match family {

@@ -23,36 +23,13 @@ pub use text::{ObservedTable, Restore, quote};
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use state::{FileError, Index, Lock, LockError};
 
-/// An address family; each has its own programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `iptables`.
-    V4,
-    /// `ip6tables`.
-    V6,
-}
-
-impl Family {
-    /// Both families.
-    pub const ALL: &'static [Family] = &[Family::V4, Family::V6];
-
-    /// Returns the family of an address.
-    #[must_use]
-    pub const fn of(address: IpAddr) -> Family {
-        match address {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
-        }
-    }
-
-    /// Formats a single address as iptables does, with its full prefix length.
-    #[must_use]
-    pub fn host(address: IpAddr) -> String {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        format!("{address}/{length}")
-    }
+/// Formats a single address as iptables does, with its full prefix length.
+#[must_use]
+pub fn host(address: IpAddr) -> String {
+    format!("{address}/{}", IpFamily::of(address).bits())
 }
 
 /// Why a change of shared chains failed.
@@ -89,8 +66,8 @@ pub(crate) const LOCK: &str = "iptables";
 /// # Errors
 /// The IPv4 form's [`IptablesError`] when neither family's can be used.
 pub fn usable(table: &str) -> Result<(), IptablesError> {
-    let Err(error) = Tool::host(Family::V4).observe(table) else { return Ok(()) };
-    Tool::host(Family::V6).observe(table).map(drop).map_err(|_| error)
+    let Err(error) = Tool::host(IpFamily::V4).observe(table) else { return Ok(()) };
+    Tool::host(IpFamily::V6).observe(table).map(drop).map_err(|_| error)
 }
 
 impl Tool {

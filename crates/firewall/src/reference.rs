@@ -18,11 +18,12 @@ use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, Value, Verdict};
 use kernel::route::RouteSocket;
+use net::IpFamily;
 use state::Index;
 
 use crate::close::LateSocket;
 use crate::error::FirewallError;
-use crate::iptables::{self, Family as IpVersion, IptablesError, Tool};
+use crate::iptables::{self, IptablesError, Tool};
 use crate::owner::Owner;
 use crate::tables::TablesError;
 
@@ -158,8 +159,8 @@ fn destinations() -> Result<BTreeSet<Ipv4Addr>, FirewallError> {
     for chain in ["hostports", "hostip_hostports"] {
         addresses.extend(rules_of(&own, chain)?.iter().filter_map(destination));
     }
-    if iptables::legacy_uses(IpVersion::V4, "nat") {
-        let observed = Tool::legacy(IpVersion::V4).observe("nat").map_err(legacy_failed)?;
+    if iptables::legacy_uses(IpFamily::V4, "nat") {
+        let observed = Tool::legacy(IpFamily::V4).observe("nat").map_err(legacy_failed)?;
         let chains = observed.chains().filter(|(chain, _)| chain.starts_with(HOSTPORT_CHAINS));
         for rule in chains.flat_map(|(_, rules)| rules) {
             let to = rule.split_once("--to-destination ").map_or("", |(_, rest)| rest);
@@ -251,9 +252,9 @@ fn remove_accepts_of(doomed: &dyn Fn(&Owner) -> bool) -> Result<(), FirewallErro
 /// Removes the rules that [`iptables::filter::accept_ranges`] added to foreign chains.
 pub(crate) fn remove_range_accepts() -> Result<(), FirewallError> {
     remove_commented_accepts(&|comment| comment == iptables::filter::RANGES_TAG)?;
-    for family in IpVersion::ALL {
-        if iptables::legacy_uses(*family, "filter") {
-            iptables::filter::remove_ranges(*family, true).map_err(legacy_failed)?;
+    for family in IpFamily::ALL {
+        if iptables::legacy_uses(family, "filter") {
+            iptables::filter::remove_ranges(family, true).map_err(legacy_failed)?;
         }
     }
     Ok(())
@@ -276,10 +277,10 @@ pub fn remove_flannel() -> Result<(), FirewallError> {
         found.table(&TableRef::new(family, table))?;
     }
     found.commit()?;
-    for family in IpVersion::ALL {
+    for family in IpFamily::ALL {
         for (table, _, chain) in FLANNEL_CHAINS {
             // A table that legacy iptables does not use is empty.
-            let removed = Tool::legacy(*family)
+            let removed = Tool::legacy(family)
                 .change(table, |observed, restore| restore.delete_chain(observed, chain));
             removed.map_err(legacy_failed)?;
         }
@@ -352,7 +353,7 @@ fn masquerade_tag(key: &AttachmentKey) -> String {
 
 /// Says whether legacy iptables uses a table in the caller's namespace, in either family.
 pub(crate) fn legacy_uses(table: &str) -> bool {
-    IpVersion::ALL.iter().any(|family| iptables::legacy_uses(*family, table))
+    IpFamily::ALL.iter().any(|family| iptables::legacy_uses(*family, table))
 }
 
 fn legacy_failed(error: IptablesError) -> FirewallError {

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::netlink::{Errno, NetlinkError, Request, Socket};
 use crate::netns::Netns;
 use crate::nft::{NFGENMSG, nfgenmsg};
-use crate::route::{IpFamily, ip_bytes, ip_from};
+use crate::route::{IpFamily, af, ip_bytes, ip_from};
 use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
@@ -111,7 +111,7 @@ impl FlowFilter {
     /// *not* the requested one (`ctnetlink_filter_match_tuple`, seen on 6.18): those are compared
     /// only here.
     fn encode(&self, writer: &mut Writer) {
-        writer.raw(&nfgenmsg(self.family.number(), 0));
+        writer.raw(&nfgenmsg(af(self.family), 0));
         let port = self.destination_port.filter(|_| self.protocol.is_some());
         let v4 = |address: Option<IpAddr>| address.filter(IpAddr::is_ipv4);
         let (source, destination) = (v4(self.source), v4(self.destination));

@@ -41,5 +41,5 @@ mod wire;
 pub mod wireguard;
 pub mod xfrm;
 
-pub use mac::MacAddr;
+pub use net::{IpFamily, MacAddr};
 pub use netlink::{Errno, NetlinkError};

@@ -60,6 +60,7 @@ pub use link_kind::{
 pub use link_set::LinkSet;
 pub use link_settings::{Ipv4Settings, Ipv6Settings, LinkSettings};
 pub use neighbour::{Fdb, Neighbour, NeighbourState};
+pub use net::IpFamily;
 pub use new_link::NewLink;
 pub use nexthop::{NexthopFilter, NexthopObject, NexthopWay};
 pub use routes::{
@@ -81,27 +82,11 @@ pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_BRIDGE: u8 = 7;
 pub(crate) const AF_INET6: u8 = 10;
 
-/// An IP version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum IpFamily {
-    /// IPv4 (AF_INET).
-    V4,
-    /// IPv6 (AF_INET6).
-    V6,
-}
-
-impl IpFamily {
-    pub(crate) fn number(self) -> u8 {
-        match self {
-            Self::V4 => AF_INET,
-            Self::V6 => AF_INET6,
-        }
-    }
-
-    /// The family of an address.
-    #[must_use]
-    pub fn of(address: std::net::IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+/// Returns how rtnetlink numbers a version of IP.
+pub(crate) const fn af(family: IpFamily) -> u8 {
+    match family {
+        IpFamily::V4 => AF_INET,
+        IpFamily::V6 => AF_INET6,
     }
 }
 

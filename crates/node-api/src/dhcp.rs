@@ -23,6 +23,7 @@
 use std::path::{Path, PathBuf};
 
 use cni::{AttachmentKey, GcAttachment, NetworkName, Version};
+use net::IpFamily;
 use serde::{Deserialize, Serialize};
 use state::{FileError, NetnsIdentity};
 
@@ -103,7 +104,8 @@ pub struct LeaseRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct Client {
     /// The wanted families; an empty list means IPv4.
-    pub families: Vec<Family>,
+    #[serde(with = "families")]
+    pub families: Vec<IpFamily>,
     /// Options to request before the default ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub request: Vec<u8>,
@@ -118,14 +120,30 @@ pub struct Client {
     pub priority: Option<u32>,
 }
 
-/// A version of IP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
+/// Versions of IP as messages name them: `v4`, `v6`.
+mod families {
+    use net::IpFamily;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(remote = "IpFamily", rename_all = "lowercase")]
+    enum FamilyWord {
+        V4,
+        V6,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Word(#[serde(with = "FamilyWord")] IpFamily);
+
+    pub(super) fn serialize<S: Serializer>(all: &[IpFamily], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().copied().map(Word))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<IpFamily>, D::Error> {
+        Ok(Vec::<Word>::deserialize(from)?.into_iter().map(|word| word.0).collect())
+    }
 }
 
 /// An option to send.

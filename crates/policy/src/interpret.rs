@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use crate::family::Family;
 use crate::policy::{Direction, Protocol, Traffic};
 use crate::program::{End, Line, LineAction, Link, Match, OPEN, OWN_NODE, Program, Set};
+use net::IpFamily;
 
 /// How many jumps nftables follows (linux `include/net/netfilter/nf_tables.h`
 /// `NFT_JUMP_STACK_SIZE`).
@@ -116,7 +116,7 @@ fn matches(program: &Program, line: &Line, packet: Packet) -> bool {
                 End::Source => source,
                 End::Destination => destination,
             };
-            Family::of(address) == *family
+            IpFamily::of(address) == *family
                 && match program.sets.get(set) {
                     Some(Set::Addresses(all)) => all.contains(&address),
                     Some(Set::Intervals(all)) => {
@@ -132,7 +132,7 @@ fn matches(program: &Program, line: &Line, packet: Packet) -> bool {
         }
         Match::NamedPort { family, set } => {
             let element = traffic.port.map(|port| (destination, traffic.protocol, port));
-            Family::of(destination) == *family
+            IpFamily::of(destination) == *family
                 && match program.sets.get(set) {
                     Some(Set::Ports(all)) => element.is_some_and(|element| all.contains(&element)),
                     _ => false,

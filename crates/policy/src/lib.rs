@@ -5,7 +5,6 @@ pub mod cluster_policy;
 pub mod compile;
 pub mod evaluate;
 pub mod explain;
-pub mod family;
 pub mod interpret;
 pub mod isolation;
 pub mod labels;
@@ -24,7 +23,7 @@ pub use compile::{Compiler, compile};
 pub use evaluate::{Verdict, verdict, verdict_by_service};
 pub use explain::{Explanation, explain};
 
-pub use family::Family;
+pub use net::IpFamily;
 pub use networks::Networks;
 pub use object::{Namespace, Node, Pod};
 pub use policy::{Direction, PerDirection, Policy, PolicyId, Protocol, Traffic};

@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::family::Family;
 use crate::labels::{Labels, Selector};
 use crate::object::{Namespace, Pod};
 use crate::refused::Refusal;
+use net::IpFamily;
 
 /// Into a pod, or out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -403,8 +403,8 @@ impl Block {
 
     /// Returns its family.
     #[must_use]
-    pub fn family(&self) -> Family {
-        Family::of(self.cidr.addr())
+    pub fn family(&self) -> IpFamily {
+        IpFamily::of(self.cidr.addr())
     }
 
     /// Returns its addresses as numbers: intervals with both ends, sorted.
@@ -436,7 +436,7 @@ impl Block {
 /// gaps between them.
 #[must_use]
 pub fn intervals<'a>(
-    family: Family,
+    family: IpFamily,
     blocks: impl IntoIterator<Item = &'a Block>,
 ) -> Vec<(IpAddr, IpAddr)> {
     let mut ranges: Vec<(u128, u128)> = blocks.into_iter().flat_map(Block::ranges).collect();
@@ -461,13 +461,13 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-fn address(family: Family, number: u128) -> IpAddr {
+fn address(family: IpFamily, number: u128) -> IpAddr {
     match family {
-        Family::V4 => {
+        IpFamily::V4 => {
             let number = u32::try_from(number).expect("it is between two IPv4 addresses");
             IpAddr::V4(Ipv4Addr::from(number))
         }
-        Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
+        IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(number)),
     }
 }
 

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use crate::family::Family;
 use crate::policy::{Direction, Protocol};
+use net::IpFamily;
 
 /// The name of a chain or a set: at most 31 bytes, and the same wherever it is computed.
 pub type Name = String;
@@ -59,9 +59,9 @@ pub fn direction_of(chain: &str) -> Option<Direction> {
 /// Returns the family of a set's addresses, which its name tells; `None` if no set of a program has
 /// such a name.
 #[must_use]
-pub fn family_of(set: &str) -> Option<Family> {
+pub fn family_of(set: &str) -> Option<IpFamily> {
     let (kind, _) = set.split_once('-')?;
-    Family::ALL.into_iter().find(|family| kind.ends_with(family.digit()))
+    IpFamily::ALL.into_iter().find(|family| kind.ends_with(family.digit()))
 }
 
 /// An address of this node's pods on a further network. Another network may have the same address,
@@ -115,13 +115,13 @@ pub enum End {
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum Match {
     /// An end's address is of the family, and in a set.
-    Address { end: End, family: Family, set: Name },
+    Address { end: End, family: IpFamily, set: Name },
     /// It is of a protocol.
     Protocol(Protocol),
     /// It is of a protocol, and to one of these ports.
     Ports { protocol: Protocol, first: u16, last: u16 },
     /// Destination, protocol and port together are in a set, and the destination is of the family.
-    NamedPort { family: Family, set: Name },
+    NamedPort { family: IpFamily, set: Name },
 }
 
 /// What a line does.

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::family::{Family, PerFamily};
+use net::{IpFamily, PerFamily};
 
 /// The destinations of all routes that the kernel may follow, and what it knows of single
 /// addresses.
@@ -33,7 +33,7 @@ impl Destinations {
     /// Takes the destination of a route. `shares`: the route has several ways, or may have.
     pub fn add(&mut self, destination: IpNet, shares: bool) {
         let destination = destination.trunc();
-        let family = Family::of_prefix(destination);
+        let family = IpFamily::of_prefix(destination);
         self.lengths.get_mut(family).insert(destination.prefix_len());
         *self.all.entry(destination).or_default() |= shares;
     }
@@ -50,10 +50,10 @@ impl Destinations {
         let mut groups: Vec<Vec<IpAddr>> = Vec::new();
         // The place of each group, by the innermost destination: the others around it follow from
         // that. `None`: the addresses in it are asked for one by one.
-        let mut places: BTreeMap<(Family, Option<IpNet>), Option<usize>> = BTreeMap::new();
+        let mut places: BTreeMap<(IpFamily, Option<IpNet>), Option<usize>> = BTreeMap::new();
         for address in addresses {
             let innermost = self.around(address).next().map(|(destination, _)| destination);
-            let place = *places.entry((Family::of(address), innermost)).or_insert_with(|| {
+            let place = *places.entry((IpFamily::of(address), innermost)).or_insert_with(|| {
                 let shares = self.around(address).any(|(_, shares)| shares);
                 (!shares).then(|| {
                     groups.push(Vec::new());
@@ -71,7 +71,7 @@ impl Destinations {
 
     /// Returns the destinations that an address is in, the innermost first.
     fn around(&self, address: IpAddr) -> impl Iterator<Item = (IpNet, bool)> {
-        let lengths = self.lengths.get(Family::of(address)).iter().rev();
+        let lengths = self.lengths.get(IpFamily::of(address)).iter().rev();
         lengths.filter_map(move |length| {
             let destination = IpNet::new(address, *length).ok()?.trunc();
             Some((destination, *self.all.get(&destination)?))

@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::Serialize;
 
-use crate::family::Family;
 use crate::node::{Node, Offers, Underlay, Vxlan};
 use crate::reader::{self, Fault, KeyedValue};
 use crate::refused::Cause;
+use net::IpFamily;
 
 /// The annotation.
 pub const KEY: &str = "routing.netwright.io/node";
@@ -138,7 +138,7 @@ fn vxlan_of(at: &KeyedValue<'_>, underlay: Underlay) -> Result<Vxlan, Fault> {
     let vxlan =
         Vxlan { vni: at.required("vni")?.vni()?, port: at.required("port")?.port()?, mac4, mac6 };
     // A tunnel starts at an underlay address of its family.
-    for (family, key) in [(Family::V4, "mac4"), (Family::V6, "mac6")] {
+    for (family, key) in [(IpFamily::V4, "mac4"), (IpFamily::V6, "mac6")] {
         if vxlan.mac(family).is_some() && underlay.get(family).is_none() {
             let why = format!("there is no underlay address of {family} for it");
             return Err(at.required(key)?.fault(Cause::Invalid { why }));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::mac::MacAddr;
 use crate::node::{Node, Vxlan};
+use net::MacAddr;
 
 /// A claimed prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]

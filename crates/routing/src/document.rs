@@ -9,11 +9,11 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Peer};
-use crate::family::PerFamily;
-use crate::mac::MacAddr;
 use crate::node::Node;
 use crate::sealed;
 use crate::time::Time;
+use net::MacAddr;
+use net::PerFamily;
 
 /// The version of the format.
 pub const VERSION: u32 = 1;

@@ -18,13 +18,13 @@ use ipnet::IpNet;
 
 use crate::annotation::MOST_KEPT;
 use crate::cluster::{NodeRecord, RecordFault};
-use crate::family::Family;
-use crate::mac::MacAddr;
+use crate::mac::mac_of_tunnel;
 use crate::node::{Dialect, Node, Underlay};
 use crate::reader::{self, Fault, KeyedValue, overlap};
 use crate::refused::{Cause, Refusal, printable};
 use crate::settings::Settings;
 use crate::time::Time;
+use net::IpFamily;
 
 /// The longest file that is read, in bytes.
 pub const LONGEST: usize = 1 << 20;
@@ -191,7 +191,7 @@ fn read_fields(
 
 /// Reads an entry of the plain form; `None` if something is wrong with it.
 fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Option<Node> {
-    let mut prefixes: Vec<IpNet> = Vec::with_capacity(Family::ALL.len());
+    let mut prefixes: Vec<IpNet> = Vec::with_capacity(IpFamily::ALL.len());
     for text in entry.prefixes.each() {
         let prefix = reader::prefix(text).ok()?;
         // Each is compared with all before it.
@@ -204,7 +204,7 @@ fn read_plain(entry: plain::Entry<'_>, number: usize, settings: &Settings) -> Op
     let mut underlay = Underlay::default();
     for text in entry.underlay.each() {
         let address = reader::address(text).ok()?;
-        if underlay.get(Family::of(address)).is_some() {
+        if underlay.get(IpFamily::of(address)).is_some() {
             return None;
         }
         underlay.set(address);
@@ -223,8 +223,8 @@ fn node_of(
 ) -> Node {
     let mut offers = settings.offers();
     if let Some(vxlan) = &mut offers.vxlan {
-        let mac = |family| underlay.get(family).map(|_| MacAddr::of_tunnel(name, family));
-        (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
+        let mac = |family| underlay.get(family).map(|_| mac_of_tunnel(name, family));
+        (vxlan.mac4, vxlan.mac6) = (mac(IpFamily::V4), mac(IpFamily::V6));
     }
     Node {
         name: name.to_owned(),

@@ -31,12 +31,12 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::node::{Node, Offers, Underlay, Vxlan};
 use crate::reader::{Fault, KeyedValue};
 use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings};
+use net::IpFamily;
+use net::MacAddr;
 
 /// The longest annotation or lease of flannel's that is read, in bytes.
 pub const LONGEST: usize = 4096;
@@ -50,8 +50,8 @@ struct Backing {
 }
 
 /// Returns what flanneld publishes for a family of a node; `None` if the node does not have it.
-fn backing(node: &Node, flannel: &FlannelSettings, family: Family) -> Option<Backing> {
-    node.prefixes.iter().find(|prefix| Family::of_prefix(**prefix) == family)?;
+fn backing(node: &Node, flannel: &FlannelSettings, family: IpFamily) -> Option<Backing> {
+    node.prefixes.iter().find(|prefix| IpFamily::of_prefix(**prefix) == family)?;
     let address = node.underlay.get(family)?;
     let data = match flannel.backend {
         Backend::HostGw => None,
@@ -79,7 +79,7 @@ struct Families<'a> {
     flannel: &'a FlannelSettings,
     settings: &'a Settings,
     underlay: Underlay,
-    macs: Vec<(Family, MacAddr)>,
+    macs: Vec<(IpFamily, MacAddr)>,
     vni: Option<u32>,
 }
 
@@ -90,7 +90,12 @@ impl<'a> Families<'a> {
     }
 
     /// Takes what a family's data say; nothing of it if something is wrong.
-    fn take(&mut self, family: Family, address: IpAddr, data: Option<&Value>) -> Result<(), Fault> {
+    fn take(
+        &mut self,
+        family: IpFamily,
+        address: IpAddr,
+        data: Option<&Value>,
+    ) -> Result<(), Fault> {
         if self.backend == Backend::Vxlan {
             let data = data.filter(|data| !data.is_null());
             let data =
@@ -120,8 +125,8 @@ impl<'a> Families<'a> {
         let vxlan = self.vni.map(|vni| Vxlan {
             vni,
             port: self.settings.vxlan.port,
-            mac4: mac(Family::V4),
-            mac6: mac(Family::V6),
+            mac4: mac(IpFamily::V4),
+            mac6: mac(IpFamily::V6),
         });
         let direct = match self.backend {
             Backend::HostGw => true,

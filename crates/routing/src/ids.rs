@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::family::{Family, PerFamily};
 use crate::object::{NEXTHOP_FIRST, NEXTHOPS};
+use net::{IpFamily, PerFamily};
 
 /// Which peer and family has which number.
 ///
@@ -26,7 +26,7 @@ impl Ids {
     pub(crate) fn of(
         &mut self,
         peer: &str,
-        family: Family,
+        family: IpFamily,
         preferred: Option<u32>,
         is_free: impl Fn(u32) -> bool,
     ) -> u32 {
@@ -61,11 +61,11 @@ pub(crate) fn is_ours(id: u32) -> bool {
 
 /// Returns where the search for a number begins: by the peer's name (FNV-1a), with both families
 /// beside each other.
-fn hash(peer: &str, family: Family) -> u32 {
+fn hash(peer: &str, family: IpFamily) -> u32 {
     let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let hash = peer.bytes().fold(0x811c_9dc5, mix);
     let folded = hash ^ (hash >> 24);
-    ((folded << 1) | u32::from(family == Family::V6)) % NEXTHOPS
+    ((folded << 1) | u32::from(family == IpFamily::V6)) % NEXTHOPS
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     fn thousands_of_peers_begin_at_numbers_of_their_own() {
         for shape in ["node-", "n", "ip-10-0-3-", "a.very.long.name.of.a.machine-"] {
             let names: Vec<String> = (0..5000).map(|number| format!("{shape}{number}")).collect();
-            let both = |name: &String| Family::ALL.map(|family| hash(name, family));
+            let both = |name: &String| IpFamily::ALL.map(|family| hash(name, family));
             let numbers: Vec<[u32; 2]> = names.iter().map(both).collect();
             assert!(numbers.iter().all(|[v4, v6]| *v6 < NEXTHOPS && *v6 == v4 + 1));
             let different: HashSet<[u32; 2]> = numbers.into_iter().collect();

@@ -7,13 +7,13 @@ use ipnet::IpNet;
 
 use crate::annotation;
 use crate::cluster::{NodeRecord, RecordFault};
-use crate::family::Family;
 use crate::flannel::annotations as flannel;
 use crate::node::{Dialect, Node};
 use crate::reader::{overlap, prefix};
 use crate::refused::{Cause, Refusal};
 use crate::settings::Settings;
 use crate::time::Time;
+use net::IpFamily;
 
 /// What is kept of a Node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -92,7 +92,7 @@ fn read_node(
     if of_ours && !settings.any_address {
         for address in node.underlay.iter() {
             let overwritten = settings.flannel.as_ref().is_some_and(|of_flannel| {
-                flannel::overwrite(fields, of_flannel, Family::of(address)) == Some(address)
+                flannel::overwrite(fields, of_flannel, IpFamily::of(address)) == Some(address)
             });
             if !overwritten {
                 has_address(fields, address).map_err(|cause| {
@@ -175,8 +175,8 @@ pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refusal> {
 pub fn used_prefixes(fields: &NodeFields, settings: &Settings) -> Result<Vec<IpNet>, Refusal> {
     let mut prefixes = prefixes(fields)?;
     let has_range = |prefix: &IpNet| {
-        let family = Family::of_prefix(*prefix);
-        settings.cluster_ranges.iter().any(|range| Family::of_prefix(*range) == family)
+        let family = IpFamily::of_prefix(*prefix);
+        settings.cluster_ranges.iter().any(|range| IpFamily::of_prefix(*range) == family)
     };
     if prefixes.iter().any(has_range) {
         prefixes.retain(has_range);

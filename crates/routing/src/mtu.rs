@@ -1,7 +1,7 @@
 //! What fits.
 
-use crate::family::Family;
 use crate::path::Path;
+use net::IpFamily;
 
 /// The MTU that every IPv6 link must have (RFC 8200 §5).
 pub const IPV6_LEAST: u32 = 1280;
@@ -19,10 +19,10 @@ pub fn overhead(path: Path) -> u32 {
 
 /// Returns how many bytes VXLAN takes over a family.
 #[must_use]
-pub fn vxlan_overhead(underlay: Family) -> u32 {
+pub fn vxlan_overhead(underlay: IpFamily) -> u32 {
     match underlay {
-        Family::V4 => 20 + 8 + 8 + 14,
-        Family::V6 => 40 + 8 + 8 + 14,
+        IpFamily::V4 => 20 + 8 + 8 + 14,
+        IpFamily::V6 => 40 + 8 + 8 + 14,
     }
 }
 

@@ -6,9 +6,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::Block;
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::time::Time;
+use net::IpFamily;
+use net::MacAddr;
 
 /// A node: this one, or a peer. The dialects read and write it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,21 +58,21 @@ impl Node {
     }
 
     /// Returns those of a family.
-    pub fn prefixes_of(&self, family: Family) -> impl Iterator<Item = IpNet> {
-        self.all_prefixes().filter(move |prefix| Family::of_prefix(*prefix) == family)
+    pub fn prefixes_of(&self, family: IpFamily) -> impl Iterator<Item = IpNet> {
+        self.all_prefixes().filter(move |prefix| IpFamily::of_prefix(*prefix) == family)
     }
 
     /// Returns the address of its tunnels of a family: the first of its first prefix, as flanneld
     /// has it. The first of a block may be a pod's.
     #[must_use]
-    pub fn tunnel_address(&self, family: Family) -> Option<IpAddr> {
+    pub fn tunnel_address(&self, family: IpFamily) -> Option<IpAddr> {
         self.first_prefix(family).map(|first| first.network())
     }
 
     /// Returns the address of its pods' gateway, which it has as long as it has pods: the second of
     /// its first prefix, as `host-local` has it.
     #[must_use]
-    pub fn gateway_address(&self, family: Family) -> Option<IpAddr> {
+    pub fn gateway_address(&self, family: IpFamily) -> Option<IpAddr> {
         let prefix = self.first_prefix(family)?;
         let second: IpAddr = match prefix.network() {
             IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() | 1).into(),
@@ -81,9 +81,9 @@ impl Node {
         Some(second).filter(|second| prefix.contains(second))
     }
 
-    fn first_prefix(&self, family: Family) -> Option<IpNet> {
+    fn first_prefix(&self, family: IpFamily) -> Option<IpNet> {
         let mut prefixes = self.prefixes.iter().chain(&self.kept).copied();
-        prefixes.find(|prefix| Family::of_prefix(*prefix) == family)
+        prefixes.find(|prefix| IpFamily::of_prefix(*prefix) == family)
     }
 }
 
@@ -101,16 +101,16 @@ pub struct Underlay {
 impl Underlay {
     /// Returns the address of a family.
     #[must_use]
-    pub fn get(self, family: Family) -> Option<IpAddr> {
+    pub fn get(self, family: IpFamily) -> Option<IpAddr> {
         match family {
-            Family::V4 => self.v4.map(IpAddr::V4),
-            Family::V6 => self.v6.map(IpAddr::V6),
+            IpFamily::V4 => self.v4.map(IpAddr::V4),
+            IpFamily::V6 => self.v6.map(IpAddr::V6),
         }
     }
 
     /// Returns the addresses, IPv4's first.
     pub fn iter(self) -> impl Iterator<Item = IpAddr> {
-        Family::ALL.into_iter().filter_map(move |family| self.get(family))
+        IpFamily::ALL.into_iter().filter_map(move |family| self.get(family))
     }
 
     /// Sets the address of its family.
@@ -157,10 +157,10 @@ pub struct Vxlan {
 impl Vxlan {
     /// Returns the hardware address of the tunnel over a family.
     #[must_use]
-    pub fn mac(&self, underlay: Family) -> Option<MacAddr> {
+    pub fn mac(&self, underlay: IpFamily) -> Option<MacAddr> {
         match underlay {
-            Family::V4 => self.mac4,
-            Family::V6 => self.mac6,
+            IpFamily::V4 => self.mac4,
+            IpFamily::V6 => self.mac6,
         }
     }
 

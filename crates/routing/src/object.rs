@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::mac::MacAddr;
 use crate::settings::LinkName;
+use net::MacAddr;
 
 /// The protocol of the routes and nexthops that reach peers (`linux rtnetlink.h`, RTPROT_*: no
 /// other program uses it).

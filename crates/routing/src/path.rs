@@ -15,9 +15,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::family::Family;
 use crate::node::{Dialect, Node};
 use crate::settings::LinkName;
+use net::IpFamily;
 
 /// How packets to the pods of a peer go, for one family of their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,7 +33,8 @@ pub enum Path {
     /// By a VXLAN tunnel.
     Vxlan {
         /// The family of the packets around it.
-        underlay: Family,
+        #[serde(with = "crate::family::FamilyWord")]
+        underlay: IpFamily,
     },
     /// They do not go.
     None,
@@ -59,8 +60,8 @@ impl fmt::Display for Path {
             Path::Native => "native",
             Path::Learned => "learned",
             Path::Direct => "direct",
-            Path::Vxlan { underlay: Family::V4 } => "vxlan",
-            Path::Vxlan { underlay: Family::V6 } => "vxlan6",
+            Path::Vxlan { underlay: IpFamily::V4 } => "vxlan",
+            Path::Vxlan { underlay: IpFamily::V6 } => "vxlan6",
             Path::None => "none",
         })
     }
@@ -76,7 +77,7 @@ impl TryFrom<String> for Path {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
-        let [v4, v6] = Family::ALL.map(|underlay| Path::Vxlan { underlay });
+        let [v4, v6] = IpFamily::ALL.map(|underlay| Path::Vxlan { underlay });
         let all = [Path::Native, Path::Learned, Path::Direct, v4, v6, Path::None];
         let known = all.into_iter().find(|path| path.to_string() == word);
         known.ok_or_else(|| format!("path {word:?} is not known"))
@@ -112,7 +113,7 @@ pub struct Hop {
 #[derive(Debug, Clone, Copy)]
 pub struct Reachability<'a> {
     /// The way to the peer's underlay address of each family.
-    pub ways: crate::family::PerFamily<&'a Way>,
+    pub ways: net::PerFamily<&'a Way>,
     /// A routing daemon has a route to exactly its prefix of this family.
     pub learned: bool,
 }
@@ -143,7 +144,7 @@ pub struct RejectedPath {
 /// about the network between them. The order is native, learned, direct, VXLAN over the family's
 /// own underlay, VXLAN over the other.
 #[must_use]
-pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Choice {
+pub fn choose(own: &Node, peer: &Node, family: IpFamily, reach: Reachability<'_>) -> Choice {
     let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);
     let told = |(path, why): (Path, Argument<'_>)| RejectedPath { path, why: why.to_string() };
     let passed_over: Vec<RejectedPath> = passed_over.into_iter().map(told).collect();
@@ -154,12 +155,12 @@ pub fn choose(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) 
 /// Chooses as [`choose`] does, and says nothing of why: for thousands of peers that takes longer
 /// than the choice.
 #[must_use]
-pub fn choose_path(own: &Node, peer: &Node, family: Family, reach: Reachability<'_>) -> Path {
+pub fn choose_path(own: &Node, peer: &Node, family: IpFamily, reach: Reachability<'_>) -> Path {
     decide(own, peer, family, reach, false).path
 }
 
 /// Reports whether a peer can be reached by a tunnel over a family.
-pub(crate) fn can_tunnel(own: &Node, peer: &Node, family: Family, underlay: Family) -> bool {
+pub(crate) fn can_tunnel(own: &Node, peer: &Node, family: IpFamily, underlay: IpFamily) -> bool {
     let choosing = Chooser { own, peer, tells: false, passed_over: Vec::new() };
     choosing.vxlan(family, underlay).is_ok()
 }
@@ -186,7 +187,7 @@ struct Decision<'a> {
 fn decide<'a>(
     own: &'a Node,
     peer: &'a Node,
-    family: Family,
+    family: IpFamily,
     reach: Reachability<'a>,
     tells: bool,
 ) -> Decision<'a> {
@@ -238,9 +239,9 @@ enum Argument<'a> {
     BothLack(Offer),
     OtherVni { peer: &'a str, there: u32, own: u32 },
     OtherPort { peer: &'a str, there: u16, own: u16 },
-    NotOver { flannels: &'a str, family: Family, underlay: Family },
-    OwnWithoutAddress(Family),
-    PeerWithoutAddress(&'a str, Family),
+    NotOver { flannels: &'a str, family: IpFamily, underlay: IpFamily },
+    OwnWithoutAddress(IpFamily),
+    PeerWithoutAddress(&'a str, IpFamily),
 }
 
 /// What an end may offer.
@@ -248,7 +249,7 @@ enum Argument<'a> {
 enum Offer {
     Direct,
     Vxlan,
-    VxlanOver(Family),
+    VxlanOver(IpFamily),
 }
 
 impl fmt::Display for Offer {
@@ -339,7 +340,7 @@ impl<'a> Chooser<'a> {
         Some((Path::Native, Argument::LeftToNetwork { asks }))
     }
 
-    fn direct(&self, family: Family, way: &'a Way) -> Result<Argument<'a>, Argument<'a>> {
+    fn direct(&self, family: IpFamily, way: &'a Way) -> Result<Argument<'a>, Argument<'a>> {
         self.both_offer(Offer::Direct, |node| node.offers.direct)?;
         let address = self.both_have_underlay(family)?;
         match way {
@@ -350,7 +351,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    fn vxlan(&self, family: Family, underlay: Family) -> Result<IpAddr, Argument<'a>> {
+    fn vxlan(&self, family: IpFamily, underlay: IpFamily) -> Result<IpAddr, Argument<'a>> {
         self.both_offer(Offer::Vxlan, |node| node.offers.vxlan.is_some())?;
         let (Some(own), Some(peer)) = (self.own.offers.vxlan, self.peer.offers.vxlan) else {
             unreachable!("both offer it");
@@ -386,7 +387,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Returns the peer's underlay address of a family, if both ends have one.
-    fn both_have_underlay(&self, family: Family) -> Result<IpAddr, Argument<'a>> {
+    fn both_have_underlay(&self, family: IpFamily) -> Result<IpAddr, Argument<'a>> {
         match (self.own.underlay.get(family), self.peer.underlay.get(family)) {
             (Some(_), Some(address)) => Ok(address),
             (None, _) => Err(Argument::OwnWithoutAddress(family)),

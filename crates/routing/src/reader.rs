@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::node::Underlay;
 use crate::refused::{Cause, printable};
+use net::IpFamily;
+use net::MacAddr;
 
 /// What is wrong, after the path of its key.
 pub(crate) type Fault = (String, Cause);
@@ -128,7 +128,7 @@ impl<'a> KeyedValue<'a> {
         let text = self.text()?;
         let wanted = "a hardware address such as 02:00:00:00:00:01";
         let mac: MacAddr = text.parse().map_err(|_| self.fault(Cause::not_a(text, wanted)))?;
-        if !mac.is_usable() {
+        if !mac.is_unicast() {
             return Err(self.fault(Cause::NotUnicast { mac }));
         }
         Ok(mac)
@@ -156,7 +156,7 @@ impl<'a> KeyedValue<'a> {
         let mut underlay = Underlay::default();
         for entry in self.list(2)? {
             let address = address(entry.text()?).map_err(|cause| entry.fault(cause))?;
-            let family = Family::of(address);
+            let family = IpFamily::of(address);
             if underlay.get(family).is_some() {
                 let why = format!("there are two {family} addresses");
                 return Err(entry.fault(Cause::Invalid { why }));
@@ -212,9 +212,9 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, Cause> {
 }
 
 /// Reads an address of a family by which other nodes can reach a node.
-pub(crate) fn address_of(text: &str, family: Family) -> Result<IpAddr, Cause> {
+pub(crate) fn address_of(text: &str, family: IpFamily) -> Result<IpAddr, Cause> {
     let address = address(text)?;
-    if Family::of(address) != family {
+    if IpFamily::of(address) != family {
         return Err(Cause::WrongFamily { value: address.to_string(), family });
     }
     Ok(address)

@@ -7,9 +7,9 @@ use thiserror::Error;
 
 pub(crate) use cni::text::printable;
 
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::time::Time;
+use net::IpFamily;
+use net::MacAddr;
 
 /// What is wrong with a record, and where: the node, the key, the cause.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -57,9 +57,9 @@ pub enum Cause {
     #[error("{prefix} has bits set after its length: {network} may be meant")]
     HostBits { prefix: IpNet, network: IpNet },
     #[error("{value} is not an {family} address")]
-    WrongFamily { value: String, family: Family },
+    WrongFamily { value: String, family: IpFamily },
     #[error("{prefix} is outside the cluster's {family} ranges ({ranges})")]
-    OutsideRanges { prefix: IpNet, family: Family, ranges: String },
+    OutsideRanges { prefix: IpNet, family: IpFamily, ranges: String },
     #[error("it is outside space-ranges ({ranges})")]
     OutsideSpaces { ranges: String },
     #[error("it overlaps {theirs} of space {space}, which node {node} holds")]

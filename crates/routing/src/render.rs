@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::family::Family;
+use net::IpFamily;
 
 /// What the configuration says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub enum AttachMode {
 pub fn conflist(config: &NetworkConfig) -> String {
     let range = |prefix: &IpNet| json!([{ "subnet": prefix }]);
     let ranges: Vec<Value> = config.prefixes.iter().map(range).collect();
-    let default = |prefix: &IpNet| match Family::of_prefix(*prefix) {
-        Family::V4 => json!({ "dst": "0.0.0.0/0" }),
-        Family::V6 => json!({ "dst": "::/0" }),
+    let default = |prefix: &IpNet| match IpFamily::of_prefix(*prefix) {
+        IpFamily::V4 => json!({ "dst": "0.0.0.0/0" }),
+        IpFamily::V6 => json!({ "dst": "::/0" }),
     };
     let routes: Vec<Value> = config.prefixes.iter().map(default).collect();
     let mut interface = match &config.attach {

@@ -58,7 +58,6 @@ use crate::blocks;
 use crate::cluster::{Cluster, Event, News};
 use crate::condition;
 use crate::document::{self, Document};
-use crate::family::{Family, PerFamily};
 use crate::ids::Ids;
 use crate::object::{Key, Value};
 use crate::path::{Path, Way};
@@ -66,6 +65,7 @@ use crate::plan::{Change, DesiredObjects, ForeignRoute, ObservedObjects};
 use crate::settings::{LinkName, OwnNode, Settings};
 use crate::time::Time;
 use failures::Failure;
+use net::{IpFamily, PerFamily};
 use turning::Turn;
 
 /// What is to be done, in this order.
@@ -128,7 +128,8 @@ pub struct Target {
     /// The peer.
     pub peer: String,
     /// The family of its pods' addresses.
-    pub family: Family,
+    #[serde(with = "crate::family::FamilyWord")]
+    pub family: IpFamily,
     /// How packets to it go.
     pub by: Path,
     /// The address that answers through the path.
@@ -181,13 +182,13 @@ pub struct Routing {
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
     /// Peers whose path changes between a tunnel and none.
-    turns: BTreeMap<(String, Family), Turn>,
+    turns: BTreeMap<(String, IpFamily), Turn>,
     /// Links of other programs that are down: nothing can be made by them now.
     down: BTreeSet<LinkName>,
     pub(crate) failures: BTreeMap<Key, Failure>,
     /// Removals of others' routes that failed.
     foreign_failures: HashMap<Change, Failure>,
-    pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
+    pub(crate) probes: BTreeMap<(String, IpFamily), (Probe, Time)>,
     cut_off_since: Option<Time>,
     pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
     /// In flanneld's place: the routes of others that the first look has found, without those that
@@ -430,7 +431,7 @@ impl Routing {
     }
 
     /// Takes what a probe of a peer has shown.
-    pub fn probed(&mut self, peer: &str, family: Family, probe: Probe, now: Time) {
+    pub fn probed(&mut self, peer: &str, family: IpFamily, probe: Probe, now: Time) {
         if self.plans.contains_key(peer) {
             self.probes.insert((peer.to_owned(), family), (probe, now));
         }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::family::{Family, PerFamily};
-use crate::mac::MacAddr;
+use crate::mac::mac_of_tunnel;
 use crate::node::{Dialect, Node, Offers, Underlay, Vxlan};
 use crate::reader::overlap;
 use crate::refused::Cause;
+use net::MacAddr;
+use net::{IpFamily, PerFamily};
 
 /// The port that flanneld's VXLAN uses, which is Linux's default.
 pub const VXLAN_PORT: u16 = 8472;
@@ -103,8 +104,8 @@ impl Settings {
 
     /// Returns the cluster's ranges of a family, as a message lists them.
     #[must_use]
-    pub fn ranges_of(&self, family: Family) -> String {
-        let of_family = |range: &&IpNet| Family::of_prefix(**range) == family;
+    pub fn ranges_of(&self, family: IpFamily) -> String {
+        let of_family = |range: &&IpNet| IpFamily::of_prefix(**range) == family;
         let ranges: Vec<String> =
             self.cluster_ranges.iter().filter(of_family).map(ToString::to_string).collect();
         if ranges.is_empty() { "there are none".to_owned() } else { ranges.join(", ") }
@@ -127,7 +128,7 @@ impl Settings {
     pub fn outside_ranges(&self, prefixes: &[IpNet]) -> Option<String> {
         let is_in = |prefix: &IpNet| self.cluster_ranges.iter().any(|range| range.contains(prefix));
         let prefix = prefixes.iter().copied().find(|prefix| !is_in(prefix))?;
-        let family = Family::of_prefix(prefix);
+        let family = IpFamily::of_prefix(prefix);
         let cause = Cause::OutsideRanges { prefix, family, ranges: self.ranges_of(family) };
         Some(format!("this node's prefix {cause}: other nodes refuse it"))
     }
@@ -172,10 +173,10 @@ impl Keys<'_> {
         key.to_owned()
     }
 
-    pub(crate) fn underlay(&self, family: Family) -> String {
+    pub(crate) fn underlay(&self, family: IpFamily) -> String {
         let suffix = match family {
-            Family::V4 => "",
-            Family::V6 => "v6",
+            IpFamily::V4 => "",
+            IpFamily::V6 => "v6",
         };
         match (self.settings.source, self.dialect) {
             (Source::Kubernetes, Dialect::Flannel) => {
@@ -186,37 +187,37 @@ impl Keys<'_> {
         }
     }
 
-    pub(crate) fn mac(&self, family: Family) -> String {
+    pub(crate) fn mac(&self, family: IpFamily) -> String {
         self.data(
             family,
             "VtepMAC",
             match family {
-                Family::V4 => "mac4",
-                Family::V6 => "mac6",
+                IpFamily::V4 => "mac4",
+                IpFamily::V6 => "mac6",
             },
         )
     }
 
     pub(crate) fn vni(&self) -> String {
-        self.data(Family::V4, "VNI", "vni")
+        self.data(IpFamily::V4, "VNI", "vni")
     }
 
     /// flannel's records have no port: all flannelds of a cluster have the same.
     pub(crate) fn port(&self) -> String {
-        self.data(Family::V4, "Port", "port")
+        self.data(IpFamily::V4, "Port", "port")
     }
 
-    fn data(&self, family: Family, flannels: &str, ours: &str) -> String {
+    fn data(&self, family: IpFamily, flannels: &str, ours: &str) -> String {
         let infix = match family {
-            Family::V4 => "",
-            Family::V6 => "v6-",
+            IpFamily::V4 => "",
+            IpFamily::V6 => "v6-",
         };
         match (self.settings.source, self.dialect, family) {
             (Source::Kubernetes, Dialect::Flannel, _) => {
                 self.of_flannel(&format!("backend-{infix}data: {flannels}"))
             }
-            (Source::Etcd, _, Family::V4) => format!("BackendData.{flannels}"),
-            (Source::Etcd, _, Family::V6) => format!("BackendV6Data.{flannels}"),
+            (Source::Etcd, _, IpFamily::V4) => format!("BackendData.{flannels}"),
+            (Source::Etcd, _, IpFamily::V6) => format!("BackendV6Data.{flannels}"),
             _ => self.of_ours(&format!("offers.vxlan.{ours}")),
         }
     }
@@ -453,12 +454,12 @@ impl OwnNode {
         let identity = if uid.is_empty() { &name } else { &uid };
         let macs = PerFamily::with(|family| {
             let taken = taken_over.get(family).as_ref().and_then(|taken| taken.mac);
-            taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family))
+            taken.unwrap_or_else(|| mac_of_tunnel(identity, family))
         });
-        let mac = |family: Family| underlay.get(family).map(|_| *macs.get(family));
+        let mac = |family: IpFamily| underlay.get(family).map(|_| *macs.get(family));
         let mut offers = settings.offers();
         if let Some(vxlan) = &mut offers.vxlan {
-            (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
+            (vxlan.mac4, vxlan.mac6) = (mac(IpFamily::V4), mac(IpFamily::V6));
         }
         let mtu = uplinks.iter().filter_map(|(_, uplink)| Some(uplink.as_ref()?.0.mtu)).min();
         let uplinks = PerFamily {
@@ -488,17 +489,17 @@ impl OwnNode {
 /// Returns how a tunnel is called that is not there yet: as flanneld calls it where this node
 /// speaks its dialect, so that it can be given back.
 #[must_use]
-pub fn tunnel_name(settings: &Settings, underlay: Family) -> String {
+pub fn tunnel_name(settings: &Settings, underlay: IpFamily) -> String {
     let [ours, flannels] = tunnel_names(settings, underlay);
     if settings.flannel.is_some() { flannels } else { ours }
 }
 
 /// Returns how a tunnel of this cluster may be called: as ours are, and as flanneld's are.
 #[must_use]
-pub fn tunnel_names(settings: &Settings, underlay: Family) -> [String; 2] {
+pub fn tunnel_names(settings: &Settings, underlay: IpFamily) -> [String; 2] {
     let vni = settings.vxlan.vni;
     match underlay {
-        Family::V4 => ["nw-vxlan4".to_owned(), format!("flannel.{vni}")],
-        Family::V6 => ["nw-vxlan6".to_owned(), format!("flannel-v6.{vni}")],
+        IpFamily::V4 => ["nw-vxlan4".to_owned(), format!("flannel.{vni}")],
+        IpFamily::V6 => ["nw-vxlan6".to_owned(), format!("flannel-v6.{vni}")],
     }
 }

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::Block;
 use crate::cluster::{Cluster, Peer, RecordFault};
-use crate::family::Family;
 use crate::mtu::IPV6_LEAST;
 use crate::node::Node;
 use crate::object::{Key, Value};
 use crate::path::{Choice, Path, RejectedPath};
 use crate::routing::{Answer, FamilyPlan, Phase, Probe, Routing};
 use crate::time::Time;
+use net::IpFamily;
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -54,7 +54,8 @@ pub struct Row {
     /// The peer's name.
     pub peer: String,
     /// The family; `None` if nothing of the peer is used.
-    pub family: Option<Family>,
+    #[serde(default, with = "crate::family::option")]
+    pub family: Option<IpFamily>,
     /// Its prefixes of the family.
     pub prefixes: Vec<IpNet>,
     /// The blocks of spaces that it holds, of the family.
@@ -196,7 +197,7 @@ impl Routing {
         if let Some(why) = peer.and_then(held) {
             say(format!("node {name}: {why}"));
         }
-        let family = Family::of(address);
+        let family = IpFamily::of(address);
         let plan = self.plans.get(name).and_then(|plan| plan.families.get(family).as_ref());
         let (Some(plan), Some(node)) = (plan, peer.and_then(Peer::used)) else {
             let why = match self.phase() {
@@ -269,7 +270,7 @@ impl Routing {
             warnings.push(format!("the source is silent since {since}; peers kept: {count}"));
         }
         let has_v6 =
-            |cluster: &Cluster| cluster.own().node.prefixes_of(Family::V6).next().is_some();
+            |cluster: &Cluster| cluster.own().node.prefixes_of(IpFamily::V6).next().is_some();
         if let Some(mtu) = self.pod_mtu().filter(|mtu| *mtu < IPV6_LEAST)
             && has_v6(&self.cluster)
         {
@@ -289,7 +290,7 @@ impl Routing {
 
     /// Says to which peers the network between the nodes does not know the way.
     fn uncovered_native(&self) -> Option<String> {
-        let is_silent = |name: &str, family: Family| {
+        let is_silent = |name: &str, family: IpFamily| {
             let probe = self.probes.get(&(name.to_owned(), family));
             probe.is_some_and(|(it, _)| it.path == Answer::No && it.underlay == Answer::Yes)
         };
@@ -337,9 +338,9 @@ impl Routing {
             return vec![Row { prefixes, state, ..blank }];
         };
         let plan = self.plans.get(name);
-        let row = |family: Family| {
+        let row = |family: IpFamily| {
             node.prefixes_of(family).next()?;
-            let is_of = |prefix: &IpNet| Family::of_prefix(*prefix) == family;
+            let is_of = |prefix: &IpNet| IpFamily::of_prefix(*prefix) == family;
             let prefixes = node.prefixes.iter().chain(&node.kept).copied().filter(is_of);
             let blocks = node.blocks.iter().filter(|block| is_of(&block.prefix)).cloned();
             let row = Row {
@@ -366,10 +367,10 @@ impl Routing {
                 ..row
             })
         };
-        Family::ALL.into_iter().filter_map(row).collect()
+        IpFamily::ALL.into_iter().filter_map(row).collect()
     }
 
-    fn state_of(&self, name: &str, node: &Node, family: Family, plan: &FamilyPlan) -> PeerState {
+    fn state_of(&self, name: &str, node: &Node, family: IpFamily, plan: &FamilyPlan) -> PeerState {
         let keys = || self.wanted.keys_of(name).iter().filter(|key| is_of(key, family));
         if let Some(failure) = keys().find_map(|key| self.failures.get(key)) {
             let (error, since) = (failure.error.clone(), failure.since);
@@ -405,10 +406,10 @@ fn held(peer: &Peer) -> Option<String> {
 }
 
 /// Reports whether an object serves a family of pods' addresses; tunnels' entries serve both.
-fn is_of(key: &Key, family: Family) -> bool {
+fn is_of(key: &Key, family: IpFamily) -> bool {
     match key {
-        Key::Route { prefix } => Family::of_prefix(*prefix) == family,
-        Key::Neighbour { address, .. } => Family::of(*address) == family,
+        Key::Route { prefix } => IpFamily::of_prefix(*prefix) == family,
+        Key::Neighbour { address, .. } => IpFamily::of(*address) == family,
         _ => true,
     }
 }

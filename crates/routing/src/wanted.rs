@@ -15,7 +15,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::family::{Family, PerFamily};
 use crate::mtu;
 use crate::node::Node;
 use crate::object::{Key, Nexthop, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
@@ -23,6 +22,7 @@ use crate::path::{Hop, Path};
 use crate::plan::Objects;
 use crate::reader::host_prefix;
 use crate::settings::{LinkName, OwnNode, Settings};
+use net::{IpFamily, PerFamily};
 
 /// Returns what this node wants for itself, with any peers or none.
 ///
@@ -57,7 +57,7 @@ pub fn of_node(
         objects.insert(Key::Link { link }, Value::There);
     }
     for prefix in &all {
-        let is_native = own.node.offers.native || *native.get(Family::of_prefix(*prefix));
+        let is_native = own.node.offers.native || *native.get(IpFamily::of_prefix(*prefix));
         if !is_native {
             let value = Value::Unreachable { protocol: PROTOCOL };
             objects.insert(Key::Unreachable { prefix: prefix.trunc() }, value);
@@ -67,12 +67,12 @@ pub fn of_node(
         let value = Value::Unreachable { protocol: PROTOCOL_OWN };
         objects.insert(Key::Unreachable { prefix }, value);
     }
-    for underlay in Family::ALL {
+    for underlay in IpFamily::ALL {
         if let Some((link, tunnel)) = tunnel(settings, own, underlay) {
             objects.insert(Key::Tunnel { link }, Value::Tunnel(Box::new(tunnel)));
         }
     }
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         // The tunnel over the other family carries what has none of its own.
         let mut tunnels = [family, family.other()].into_iter();
         let link = tunnels.find_map(|underlay| tunnel(settings, own, underlay));
@@ -84,7 +84,7 @@ pub fn of_node(
 }
 
 /// Returns this node's tunnel over a family, if it has one.
-fn tunnel(settings: &Settings, own: &OwnNode, underlay: Family) -> Option<(LinkName, Tunnel)> {
+fn tunnel(settings: &Settings, own: &OwnNode, underlay: IpFamily) -> Option<(LinkName, Tunnel)> {
     let vxlan = own.node.offers.vxlan?;
     let uplink = own.uplinks.get(underlay).as_ref()?;
     let tunnel = Tunnel {
@@ -102,7 +102,7 @@ fn tunnel(settings: &Settings, own: &OwnNode, underlay: Family) -> Option<(LinkN
 }
 
 /// Returns the MTU of this node's tunnel over a family.
-pub(crate) fn tunnel_mtu(settings: &Settings, own: &OwnNode, underlay: Family) -> Option<u32> {
+pub(crate) fn tunnel_mtu(settings: &Settings, own: &OwnNode, underlay: IpFamily) -> Option<u32> {
     let uplink = own.uplinks.get(underlay).as_ref()?;
     let base = settings.underlay_mtu.unwrap_or(uplink.mtu);
     Some(base.saturating_sub(mtu::vxlan_overhead(underlay)))
@@ -142,7 +142,7 @@ pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> 
         let plain = peer.prefixes.iter().chain(&peer.kept).copied();
         let plain = plain.filter(|_| reach.turns || reach.path.is_plain());
         let blocks = peer.blocks.iter().filter(|_| reach.turns).map(|block| block.prefix);
-        let of_family = |prefix: &IpNet| Family::of_prefix(*prefix) == family;
+        let of_family = |prefix: &IpNet| IpFamily::of_prefix(*prefix) == family;
         for prefix in plain.chain(blocks).filter(of_family) {
             objects.insert(Key::Element { set: Set::Plain, prefix }, Value::There);
         }
@@ -160,7 +160,7 @@ pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> 
 fn nexthop(
     own: &OwnNode,
     peer: &Node,
-    family: Family,
+    family: IpFamily,
     reach: &Reach,
     objects: &mut Objects,
 ) -> Option<Nexthop> {
@@ -182,8 +182,8 @@ fn nexthop(
             // one is not compared.
             let gateway = match family {
                 // A node with blocks and no prefix of the family has none.
-                Family::V4 => peer.tunnel_address(family).or(peer.underlay.get(family))?,
-                Family::V6 => mac.link_local().into(),
+                IpFamily::V4 => peer.tunnel_address(family).or(peer.underlay.get(family))?,
+                IpFamily::V6 => mac.link_local().into(),
             };
             objects.insert(Key::Fdb { link: link.clone(), mac }, Value::Fdb { to });
             let neighbour = Key::Neighbour { link: link.clone(), address: gateway };

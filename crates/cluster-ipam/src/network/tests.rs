@@ -20,7 +20,7 @@ fn all(range: &Range) -> Vec<String> {
     let mut found = Vec::new();
     let mut at = range.next(0);
     while let Some(number) = at {
-        found.push(range.family().address(number).to_string());
+        found.push(address_of(range.family(), number).to_string());
         at = number.checked_add(1).and_then(|next| range.next(next));
     }
     found

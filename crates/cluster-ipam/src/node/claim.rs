@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::table::{Block, NODES_KNOWN};
 use super::{ADDRESS, Node, unwritten};
-use crate::network::{Network, Range};
+use crate::network::{Network, Range, address_of};
 use crate::record::{
     self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, WantedBlock, node_key, space_key,
 };
@@ -609,7 +609,7 @@ impl Node {
 }
 
 fn block_at(record: &SpaceRecord, space: &str, range: &Range, at: u128) -> Option<BlockId> {
-    let block = record.block_of(range.family().address(at))?;
+    let block = record.block_of(address_of(range.family(), at))?;
     Some(BlockId { space: space.to_owned(), block })
 }
 

@@ -13,7 +13,7 @@ use node_api::ipam::Owner;
 use super::LostAddress;
 use super::claim::Lists;
 use crate::local::{HeldFile, HeldName};
-use crate::network::{BLOCKS_A_NODE, Range, bounds, number};
+use crate::network::{BLOCKS_A_NODE, Range, address_of, bounds, number};
 use crate::record::{BlockId, Holder, SpaceRecord};
 use crate::store::Revision;
 
@@ -298,7 +298,7 @@ impl Table {
             let mut at = from;
             loop {
                 let number = range.next(at).filter(|number| *number <= to)?;
-                let address = range.family().address(number);
+                let address = address_of(range.family(), number);
                 let taken = held.is_some_and(|held| held.contains_key(&address))
                     || block.kept.contains_key(&address);
                 if !taken {

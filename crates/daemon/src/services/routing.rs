@@ -99,8 +99,7 @@ use routing::render;
 use routing::routing::LeaveMode;
 use routing::settings::{Backend, ExistingTunnel, LinkName, NodeFacts, OwnNode, Paths, Tunnels};
 use routing::{
-    Family, MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap,
-    settings,
+    MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap, settings,
 };
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
@@ -902,7 +901,7 @@ impl Service {
             let routing = self.shared.routing();
             let own = &routing.cluster().own().node;
             let is_closed = |prefix: IpNet| {
-                let family = Family::of_prefix(prefix);
+                let family = IpFamily::of_prefix(prefix);
                 !self.settings.allow_overlap && !routing.is_native(family)
             };
             host.announced(|prefix| {
@@ -976,7 +975,7 @@ impl Service {
     fn find_own(&mut self, host: &Host) -> Result<OwnNode, String> {
         let node = self.of_source.clone()?;
         let unused = node.unused.iter().map(|prefix| {
-            let family = Family::of_prefix(*prefix);
+            let family = IpFamily::of_prefix(*prefix);
             format!("this node's prefix {prefix} is not used: the cluster has no range of {family}")
         });
         self.shared.routing().notice("families", unused.collect());
@@ -996,7 +995,7 @@ impl Service {
         let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
         let told = node.mtu.or(of_flannel).unwrap_or(u32::MAX);
         let uplinks = PerFamily::with(|family| {
-            let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
+            let mut addresses = node.addresses.iter().filter(|of| IpFamily::of(**of) == family);
             let (mut uplink, address) =
                 addresses.find_map(|address| Some((host.uplink(*address)?, *address)))?;
             uplink.mtu = uplink.mtu.min(told);
@@ -1010,7 +1009,7 @@ impl Service {
             ));
         }
         if let (Some(of_flannel), Some(address)) = (&self.settings.flannel, is_of_host) {
-            let key = flannel::annotations::overwrite_key(of_flannel, Family::of(*address));
+            let key = flannel::annotations::overwrite_key(of_flannel, IpFamily::of(*address));
             return Err(format!(
                 "flannelds reach this node by {address}, which is none of the addresses in its Node's \
                  status: set the annotation {key} to it first"
@@ -1031,7 +1030,7 @@ impl Service {
             taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
         };
         let own = OwnNode::new(&self.settings, found);
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
             if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
                 let name = own.tunnels.get(family).clone();
@@ -1066,7 +1065,7 @@ impl Service {
         &self,
         node: &SourceNode,
         host: &Host,
-        family: Family,
+        family: IpFamily,
     ) -> Option<ExistingTunnel> {
         if let Some(known) = self.tunnels.get(family) {
             return Some(known.clone());
@@ -1400,15 +1399,15 @@ impl Service {
     /// Switches forwarding on for the families of this node's pods. It stays on: other programs may
     /// rely on it by the time when this service no longer needs it.
     fn hold_forwarding(&mut self) {
-        let has = |family: Family| {
+        let has = |family: IpFamily| {
             let routing = self.shared.routing();
             !self.settings.standby
                 && routing.waits_for().is_none()
                 && routing.cluster().own().node.prefixes_of(family).next().is_some()
         };
         // The second is written even if the first fails.
-        let of_v4 = if has(Family::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
-        let of_v6 = match has(Family::V6) {
+        let of_v4 = if has(IpFamily::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
+        let of_v6 = match has(IpFamily::V6) {
             true => host::forward_ipv6(&mut self.netlink),
             false => Ok(()),
         };
@@ -1464,8 +1463,8 @@ impl Service {
         }
         let routing = self.shared.routing();
         let has =
-            |family: Family| routing.cluster().own().node.prefixes_of(family).next().is_some();
-        let families = Family::ALL.into_iter().filter(|family| has(*family));
+            |family: IpFamily| routing.cluster().own().node.prefixes_of(family).next().is_some();
+        let families = IpFamily::ALL.into_iter().filter(|family| has(*family));
         let parameter = families.map(host::shows_frames).find(|name| !host::is_one(name))?;
         let shown = parameter.replace('/', ".");
         Some(format!(

@@ -65,7 +65,7 @@ fn other_versions_and_garbage_are_refused_in_words() {
     let id = refusal(&|value| value["client_id"] = json!("0"));
     assert_eq!(id, "not an even number of hexadecimal digits");
     let mac = refusal(&|value| value["mac"] = json!("02:00"));
-    assert_eq!(mac, "\"02:00\" is not a hardware address of the form 02:00:00:00:00:01");
+    assert_eq!(mac, "\"02:00\" is not a hardware address such as 02:00:00:00:00:01");
     refusal(&|value| value["lease"]["address"] = json!("192.0.2.50/33"));
     refusal(&|value| *value = json!(null));
 }

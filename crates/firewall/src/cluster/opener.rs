@@ -5,12 +5,13 @@
 //! in firewalld's zone are known by their ranges alone.
 
 use ipnet::IpNet;
+use net::IpFamily;
 use state::Index;
 
 use crate::error::FirewallError;
 use crate::firewalld::{Firewalld, FirewalldError};
 use crate::forward::{self, Blocker, Sender};
-use crate::iptables::{Family, IptablesError, filter};
+use crate::iptables::{IptablesError, filter};
 use crate::reference;
 
 /// Why the host could not be made to forward.
@@ -68,7 +69,7 @@ pub struct Opener<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     /// Rules in a chain of iptables.
-    Rules { family: Family, legacy: bool },
+    Rules { family: IpFamily, legacy: bool },
     /// Sources of a zone.
     Zone,
 }
@@ -155,7 +156,7 @@ fn ways(blockers: &[Blocker], firewalld: bool, ranges: &[IpNet]) -> (Vec<Way>, V
     for blocker in blockers {
         match blocker {
             Blocker::Iptables { family, legacy } => {
-                if ranges.iter().any(|range| Family::of(range.addr()) == *family) {
+                if ranges.iter().any(|range| IpFamily::of(range.addr()) == *family) {
                     ways.push(Way::Rules { family: *family, legacy: *legacy });
                     // Old firewalld versions keep their rules in iptables, and remove ours when
                     // they reload.
@@ -178,10 +179,10 @@ mod tests {
     #[test]
     fn each_blocker_has_its_way() {
         let ranges = ["10.244.0.0/16".parse().unwrap()];
-        let v4 = Blocker::Iptables { family: Family::V4, legacy: false };
-        let v6 = Blocker::Iptables { family: Family::V6, legacy: true };
+        let v4 = Blocker::Iptables { family: IpFamily::V4, legacy: false };
+        let v6 = Blocker::Iptables { family: IpFamily::V6, legacy: true };
         let own = Blocker::Nftables { table: "inet wall".to_owned(), chain: "forward".to_owned() };
-        let rules = Way::Rules { family: Family::V4, legacy: false };
+        let rules = Way::Rules { family: IpFamily::V4, legacy: false };
         assert_eq!(ways(&[v4.clone(), v6.clone()], false, &ranges), (vec![rules], Vec::new()));
         assert_eq!(ways(&[v4, v6], true, &ranges).0, [rules, Way::Zone]);
         assert_eq!(

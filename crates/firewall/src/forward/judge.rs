@@ -11,7 +11,7 @@ use scene::Namespace;
 use scene::filter::{Hook, LegacyTable};
 use state::Index;
 
-use super::{IpVersion, ObservedTable, hooks, is_ours};
+use super::{ObservedTable, hooks, is_ours};
 use crate::iptables::filter::is_of_attachment;
 use crate::{reference, ruleset};
 
@@ -50,9 +50,9 @@ pub(super) struct Judge {
     /// By which links packets come from the container.
     inner: Vec<LinkEnd>,
     /// By which links they leave, by family.
-    outer: Vec<(IpVersion, Vec<LinkEnd>)>,
+    outer: Vec<(IpFamily, Vec<LinkEnd>)>,
     /// The families that count, with the container's addresses.
-    sources: Vec<(IpVersion, IpNet)>,
+    sources: Vec<(IpFamily, IpNet)>,
 }
 
 impl Judge {
@@ -61,12 +61,12 @@ impl Judge {
         let mut socket = RouteSocket::open()?;
         let links = socket.links()?;
         let mut outer = Vec::new();
-        for family in IpVersion::ALL {
-            outer.push((*family, outer_of(*family, &links)?));
+        for family in IpFamily::ALL {
+            outer.push((family, outer_of(family, &links)?));
         }
         let sources = match sender.sources.as_slice() {
             [] => any_of(&outer),
-            known => known.iter().map(|net| (IpVersion::of(net.addr()), *net)).collect(),
+            known => known.iter().map(|net| (IpFamily::of(net.addr()), *net)).collect(),
         };
         for (_, ways) in &mut outer {
             if ways.is_empty() {
@@ -86,7 +86,7 @@ impl Judge {
         index: &Index,
         info: &ChainInfo,
         rules: Vec<RuleInfo>,
-        families: &[IpVersion],
+        families: &[IpFamily],
     ) -> Result<bool, NetlinkError> {
         let mut rules = Some(rules);
         for _ in 0..2 {
@@ -110,7 +110,7 @@ impl Judge {
         &self,
         socket: &mut NftSocket,
         index: &Index,
-        family: IpVersion,
+        family: IpFamily,
         observed: &ObservedTable,
     ) -> Result<bool, NetlinkError> {
         let mut host = self.host.clone();
@@ -123,7 +123,7 @@ impl Judge {
         socket: &mut NftSocket,
         index: &Index,
         host: &Namespace,
-        families: &[IpVersion],
+        families: &[IpFamily],
     ) -> Result<bool, NetlinkError> {
         let counted = self.sources.iter().filter(|(family, _)| families.contains(family));
         for (family, source) in counted {
@@ -141,7 +141,7 @@ impl Judge {
     fn is_stopped_from(
         &self,
         host: &Namespace,
-        family: IpVersion,
+        family: IpFamily,
         source: IpNet,
         state: State,
     ) -> bool {
@@ -204,19 +204,19 @@ fn between(packet: &Packet, iif: &LinkEnd, oif: &LinkEnd) -> Packet {
 /// Returns the families that surely count for a container of which no address is known, with all
 /// addresses: that by which the host reaches others, and IPv4 where it has both or none. A host
 /// that drops what it forwards of IPv6 alone serves containers of IPv4.
-fn any_of(outer: &[(IpVersion, Vec<LinkEnd>)]) -> Vec<(IpVersion, IpNet)> {
+fn any_of(outer: &[(IpFamily, Vec<LinkEnd>)]) -> Vec<(IpFamily, IpNet)> {
     let leads = |family| outer.iter().any(|(of, ways)| *of == family && !ways.is_empty());
-    if !leads(IpVersion::V4) && leads(IpVersion::V6) {
-        return vec![(IpVersion::V6, IpNet::V6(ipnet::Ipv6Net::default()))];
+    if !leads(IpFamily::V4) && leads(IpFamily::V6) {
+        return vec![(IpFamily::V6, IpNet::V6(ipnet::Ipv6Net::default()))];
     }
-    vec![(IpVersion::V4, IpNet::V4(ipnet::Ipv4Net::default()))]
+    vec![(IpFamily::V4, IpNet::V4(ipnet::Ipv4Net::default()))]
 }
 
 /// Returns the links by which the host's routes lead to others; none if there are none.
-fn outer_of(family: IpVersion, links: &[Link]) -> Result<Vec<LinkEnd>, NetlinkError> {
+fn outer_of(family: IpFamily, links: &[Link]) -> Result<Vec<LinkEnd>, NetlinkError> {
     let filter = match family {
-        IpVersion::V4 => RouteFilter::main(IpFamily::V4),
-        IpVersion::V6 => RouteFilter::main(IpFamily::V6),
+        IpFamily::V4 => RouteFilter::main(IpFamily::V4),
+        IpFamily::V6 => RouteFilter::main(IpFamily::V6),
     };
     let unknown = || vec![LinkEnd::Not(vec!["lo".to_owned()])];
     let Some(routes) = RouteSocket::open()?.routes_if_few(filter, ROUTES)? else {
@@ -315,14 +315,14 @@ fn may_be_untracked(socket: &mut NftSocket, index: &Index) -> Result<bool, Netli
 }
 
 /// Returns a table of legacy iptables as data, without the accepts of attachments that are there.
-fn table_of(family: IpVersion, observed: &ObservedTable) -> LegacyTable {
+fn table_of(family: IpFamily, observed: &ObservedTable) -> LegacyTable {
     let policy = observed.policy("FORWARD").unwrap_or("ACCEPT").to_owned();
     let rules = observed.chains().flat_map(|(chain, rules)| {
         let foreign = rules.iter().filter(|rule| !is_of_attachment(rule));
         foreign.map(move |rule| format!("-A {chain} {rule}"))
     });
     LegacyTable {
-        ipv4: family == IpVersion::V4,
+        ipv4: family == IpFamily::V4,
         name: "filter".to_owned(),
         policies: vec![("FORWARD".to_owned(), policy)],
         chains: observed.chains().map(|(chain, _)| chain.to_owned()).collect(),

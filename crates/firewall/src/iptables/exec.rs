@@ -7,7 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::iptables::{Family, ObservedTable, Restore};
+use crate::iptables::{ObservedTable, Restore};
+use net::IpFamily;
 
 /// How long `iptables` waits for its lock, in seconds: other programs hold it for one change at a
 /// time.
@@ -22,7 +23,7 @@ const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
     /// The family.
-    pub family: Family,
+    pub family: IpFamily,
     /// Whether to use `iptables-legacy` instead of the program that the host calls `iptables`.
     pub legacy: bool,
 }
@@ -74,13 +75,13 @@ impl IptablesError {
 impl Tool {
     /// Returns what the host calls `iptables` or `ip6tables`.
     #[must_use]
-    pub const fn host(family: Family) -> Tool {
+    pub const fn host(family: IpFamily) -> Tool {
         Tool { family, legacy: false }
     }
 
     /// Returns the legacy form, which keeps its rules outside nftables.
     #[must_use]
-    pub const fn legacy(family: Family) -> Tool {
+    pub const fn legacy(family: IpFamily) -> Tool {
         Tool { family, legacy: true }
     }
 
@@ -114,8 +115,8 @@ impl Tool {
 
     fn name(self, suffix: &str) -> String {
         let family = match self.family {
-            Family::V4 => "iptables",
-            Family::V6 => "ip6tables",
+            IpFamily::V4 => "iptables",
+            IpFamily::V6 => "ip6tables",
         };
         let kind = if self.legacy { "-legacy" } else { "" };
         format!("{family}{kind}{suffix}")
@@ -123,10 +124,10 @@ impl Tool {
 }
 
 /// Says whether legacy iptables uses a table in the caller's namespace.
-pub(crate) fn legacy_uses(family: Family, table: &str) -> bool {
+pub(crate) fn legacy_uses(family: IpFamily, table: &str) -> bool {
     let path = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+        IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
+        IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
     // One page holds all names: there are five at most.
     let mut names = [0; 4096];

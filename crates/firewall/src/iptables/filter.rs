@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use cni::AttachmentKey;
 use ipnet::IpNet;
+use net::IpFamily;
 use state::{Index, Release};
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool, quote};
+use super::{ChangeError, IptablesError, ObservedTable, Restore, Tool, host, quote};
 use crate::owner::Owner;
 
 const TABLE: &str = "filter";
@@ -173,8 +174,8 @@ pub fn accept(
 /// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
-    for family in Family::ALL {
-        let done = Tool { family: *family, legacy }.change(TABLE, |observed, restore| {
+    for family in IpFamily::ALL {
+        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
             for chain in [DOCKER_USER, FORWARD] {
                 restore
                     .delete_rules(observed, chain, |rule| owner(rule).is_some_and(|o| doomed(&o)));
@@ -216,7 +217,11 @@ pub fn check_accept(
 ///
 /// # Errors
 /// [`IptablesError`]; nothing has changed then.
-pub fn accept_ranges(ranges: &[IpNet], family: Family, legacy: bool) -> Result<(), IptablesError> {
+pub fn accept_ranges(
+    ranges: &[IpNet],
+    family: IpFamily,
+    legacy: bool,
+) -> Result<(), IptablesError> {
     let wanted = range_rules(ranges, family);
     Tool { family, legacy }
         .change(TABLE, |observed, restore| plan_ranges(&wanted, observed, restore))
@@ -228,7 +233,7 @@ pub fn accept_ranges(ranges: &[IpNet], family: Family, legacy: bool) -> Result<(
 /// [`IptablesError`].
 pub fn missing_ranges(
     ranges: &[IpNet],
-    family: Family,
+    family: IpFamily,
     legacy: bool,
 ) -> Result<Vec<String>, IptablesError> {
     let observed = Tool { family, legacy }.observe(TABLE)?;
@@ -244,7 +249,7 @@ pub fn missing_ranges(
 ///
 /// # Errors
 /// [`IptablesError`]; nothing has changed then.
-pub fn remove_ranges(family: Family, legacy: bool) -> Result<(), IptablesError> {
+pub fn remove_ranges(family: IpFamily, legacy: bool) -> Result<(), IptablesError> {
     let removed = Tool { family, legacy }
         .change(TABLE, |observed, restore| plan_ranges(&[], observed, restore));
     match removed {
@@ -273,17 +278,17 @@ fn place(observed: &ObservedTable) -> &'static str {
 }
 
 /// iptables prints no address for a range of all addresses, and no cluster has one.
-fn range_rules(ranges: &[IpNet], family: Family) -> Vec<String> {
-    let own = ranges.iter().filter(|range| Family::of(range.addr()) == family);
+fn range_rules(ranges: &[IpNet], family: IpFamily) -> Vec<String> {
+    let own = ranges.iter().filter(|range| IpFamily::of(range.addr()) == family);
     let own = own.filter(|range| range.prefix_len() != 0);
     let comment = format!("-m comment --comment {}", quote(RANGES_TAG));
     own.flat_map(|range| ["-s", "-d"].map(|side| format!("{side} {range} {comment} -j ACCEPT")))
         .collect()
 }
 
-fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
-    let own = |family| addresses.iter().copied().filter(move |at| Family::of(*at) == family);
-    let families = Family::ALL.iter().map(|family| (*family, own(*family).collect::<Vec<_>>()));
+fn by_family(addresses: &[IpAddr]) -> Vec<(IpFamily, Vec<IpAddr>)> {
+    let own = |family| addresses.iter().copied().filter(move |at| IpFamily::of(*at) == family);
+    let families = IpFamily::ALL.iter().map(|family| (*family, own(*family).collect::<Vec<_>>()));
     families.filter(|(_, own)| !own.is_empty()).collect()
 }
 
@@ -296,7 +301,7 @@ fn admin_jump(admin_chain: &str) -> String {
 }
 
 fn rules(address: IpAddr) -> [String; 2] {
-    let host = Family::host(address);
+    let host = host(address);
     [
         format!("-d {host} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
         format!("-s {host} -j ACCEPT"),
@@ -304,7 +309,7 @@ fn rules(address: IpAddr) -> [String; 2] {
 }
 
 fn accept_rules(address: IpAddr, key: &AttachmentKey) -> [String; 2] {
-    let host = Family::host(address);
+    let host = host(address);
     let comment = format!("-m comment --comment {}", quote(&tag(&Owner::of(key))));
     [
         format!("-s {host} {comment} -j ACCEPT"),
@@ -388,7 +393,7 @@ mod tests {
         let ranges = |texts: &[&str]| -> Vec<IpNet> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };
-        let wanted = range_rules(&ranges(&["10.244.0.0/16", "fd00:1::/48"]), Family::V4);
+        let wanted = range_rules(&ranges(&["10.244.0.0/16", "fd00:1::/48"]), IpFamily::V4);
         let plan = |observed: &str, wanted: &[String]| {
             let mut restore = Restore::new(TABLE);
             plan_ranges(wanted, &ObservedTable::parse(observed), &mut restore);
@@ -414,7 +419,7 @@ mod tests {
             COMMIT
         "#]]
         .assert_eq(&plan(there, &wanted));
-        assert_eq!(range_rules(&ranges(&["0.0.0.0/0"]), Family::V4), Vec::<String>::new());
+        assert_eq!(range_rules(&ranges(&["0.0.0.0/0"]), IpFamily::V4), Vec::<String>::new());
         // They belong to no attachment: removing an attachment's rules leaves them alone.
         assert_eq!(owner(&wanted[0]), Some(Owner::Foreign));
     }
@@ -422,7 +427,7 @@ mod tests {
     /// `iptables -F FORWARD` leaves Docker's chain, and nothing that leads there.
     #[test]
     fn ranges_go_where_something_leads() {
-        let wanted = range_rules(&["10.244.0.0/16".parse().unwrap()], Family::V4);
+        let wanted = range_rules(&["10.244.0.0/16".parse().unwrap()], IpFamily::V4);
         let mut restore = Restore::new(TABLE);
         let there = "-P FORWARD DROP\n-N DOCKER-USER\n\
             -A DOCKER-USER -d 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n";

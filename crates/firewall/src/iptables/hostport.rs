@@ -14,11 +14,12 @@ use std::net::IpAddr;
 use cni::AttachmentKey;
 use cni::owner::sha512_hex;
 use ipnet::IpNet;
+use net::IpFamily;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool, quote};
+use super::{ChangeError, IptablesError, ObservedTable, Restore, Tool, host, quote};
 use crate::element::Protocol;
 use crate::hostport::{Forward, Snat};
 
@@ -80,7 +81,7 @@ pub fn add(
 ) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     for address in &wanted.addresses {
-        let tool = Tool::host(Family::of(address.addr()));
+        let tool = Tool::host(IpFamily::of(address.addr()));
         tool.change(TABLE, |observed, restore| plan(key, wanted, *address, observed, restore))?;
     }
     Ok(())
@@ -94,8 +95,8 @@ pub fn add(
 /// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
-    for family in Family::ALL {
-        let done = Tool { family: *family, legacy }.change(TABLE, |observed, restore| {
+    for family in IpFamily::ALL {
+        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
             restore.delete_chain(observed, &chain_name(key));
             restore.delete_chain(observed, &old_snat_chain_name(key));
         });
@@ -114,7 +115,7 @@ pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
 pub fn check(key: &AttachmentKey, wanted: &DesiredHostports) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for address in &wanted.addresses {
-        let observed = Tool::host(Family::of(address.addr())).observe(TABLE)?;
+        let observed = Tool::host(IpFamily::of(address.addr())).observe(TABLE)?;
         let mut whole = shared_rules(wanted);
         whole.extend(own_rules(key, wanted, *address));
         for Rule { chain, text, .. } in whole {
@@ -275,7 +276,7 @@ fn forward_rules(
         Protocol::Sctp => "sctp",
     };
     let destination = match forward.host_ip.filter(|at| !at.is_unspecified()) {
-        Some(at) => format!("-d {} ", Family::host(at)),
+        Some(at) => format!("-d {} ", host(at)),
         None => String::new(),
     };
     let port = forward.host_port;

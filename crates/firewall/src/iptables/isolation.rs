@@ -14,11 +14,12 @@
 //! the chains with the last bridge.
 
 use cni::AttachmentKey;
+use net::IpFamily;
 use serde::{Deserialize, Serialize};
 use state::{FileError, Index, Release};
 
 use super::text::target;
-use super::{ChangeError, Family, IptablesError, ObservedTable, Restore, Tool};
+use super::{ChangeError, IptablesError, ObservedTable, Restore, Tool};
 use crate::policy::IngressPolicy;
 
 const TABLE: &str = "filter";
@@ -54,8 +55,8 @@ impl Isolation {
         Some(Isolation { bridge: bridge.to_owned(), isolated, ipv4 })
     }
 
-    fn family(&self) -> Family {
-        if self.ipv4 { Family::V4 } else { Family::V6 }
+    fn family(&self) -> IpFamily {
+        if self.ipv4 { IpFamily::V4 } else { IpFamily::V6 }
     }
 
     /// Returns the name of its shared object. The two policies of one bridge are two objects.

@@ -3,9 +3,10 @@
 use cni::AttachmentKey;
 use cni::owner::sha512_hex;
 use ipnet::IpNet;
+use net::IpFamily;
 
 use super::text::target;
-use super::{Family, IptablesError, ObservedTable, Restore, Tool, quote};
+use super::{IptablesError, ObservedTable, Restore, Tool, host, quote};
 use crate::masquerade::Sources;
 
 const TABLE: &str = "nat";
@@ -35,10 +36,10 @@ pub fn add(
     addresses: &[IpNet],
     sources: Sources,
 ) -> Result<(), IptablesError> {
-    for family in Family::ALL {
-        let own: Vec<IpNet> = of_family(*family, addresses).collect();
+    for family in IpFamily::ALL {
+        let own: Vec<IpNet> = of_family(family, addresses).collect();
         if !own.is_empty() {
-            Tool::host(*family).change(TABLE, |observed, restore| {
+            Tool::host(family).change(TABLE, |observed, restore| {
                 plan_add(key, &own, sources, observed, restore);
             })?;
         }
@@ -56,8 +57,8 @@ pub fn add(
 /// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove(key: &AttachmentKey, addresses: &[IpNet], legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
-    for family in Family::ALL {
-        let done = Tool { family: *family, legacy }.change(TABLE, |observed, restore| {
+    for family in IpFamily::ALL {
+        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
             plan_remove(key, addresses, observed, restore);
         });
         match done {
@@ -78,12 +79,12 @@ pub fn check(
     sources: Sources,
 ) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
-    for family in Family::ALL {
-        let own: Vec<IpNet> = of_family(*family, addresses).collect();
+    for family in IpFamily::ALL {
+        let own: Vec<IpNet> = of_family(family, addresses).collect();
         if own.is_empty() {
             continue;
         }
-        let observed = Tool::host(*family).observe(TABLE)?;
+        let observed = Tool::host(family).observe(TABLE)?;
         for (chain, rule) in rules(key, &own, sources) {
             if !observed.has_rule(&chain, &rule) {
                 missing.push(format!("missing: -A {chain} {rule}"));
@@ -93,8 +94,8 @@ pub fn check(
     Ok(missing)
 }
 
-fn of_family(family: Family, addresses: &[IpNet]) -> impl Iterator<Item = IpNet> {
-    addresses.iter().copied().filter(move |address| Family::of(address.addr()) == family)
+fn of_family(family: IpFamily, addresses: &[IpNet]) -> impl Iterator<Item = IpNet> {
+    addresses.iter().copied().filter(move |address| IpFamily::of(address.addr()) == family)
 }
 
 fn rules(key: &AttachmentKey, addresses: &[IpNet], sources: Sources) -> Vec<(String, String)> {
@@ -109,7 +110,7 @@ fn rules(key: &AttachmentKey, addresses: &[IpNet], sources: Sources) -> Vec<(Str
             None => "MASQUERADE".to_owned(),
         };
         rules.push((chain.clone(), format!("! -d {multicast} {comment} -j {translates}")));
-        let host = Family::host(address.addr());
+        let host = host(address.addr());
         rules.push(("POSTROUTING".to_owned(), format!("-s {host} {comment} -j {chain}")));
     }
     rules
@@ -142,7 +143,7 @@ fn plan_remove(
     // The reference once wrote the subnet instead of the address.
     let sources: Vec<String> = addresses
         .iter()
-        .flat_map(|address| [Family::host(address.addr()), address.trunc().to_string()])
+        .flat_map(|address| [host(address.addr()), address.trunc().to_string()])
         .map(|source| format!("-s {source} "))
         .collect();
     let is_own = |rule: &str| sources.iter().any(|source| rule.starts_with(source));

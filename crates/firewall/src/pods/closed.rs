@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, ElementData, Expr, KeyType, NewChain, Value, Verdict};
 use policy::program::Link;
-use policy::{Direction, Family, Name, PerDirection, Program, program};
+use policy::{Direction, IpFamily, Name, PerDirection, Program, program};
 
 use super::encode::ChainEntry;
 use super::layout::{self, Form};
@@ -196,7 +196,7 @@ pub fn addresses(table: &mut PodsTable) -> Result<BTreeSet<IpAddr>, FirewallErro
         return Ok(all);
     }
     for direction in Direction::ALL {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let kind = [layout::key_type(family)];
             let map = layout::map(direction, family);
             for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
@@ -221,7 +221,7 @@ pub fn links(table: &mut PodsTable) -> Result<BTreeSet<Link>, FirewallError> {
         return Ok(all);
     }
     for direction in Direction::ALL {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let kind = layout::link_type(family);
             let map = layout::link_map(direction, family);
             for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {

@@ -7,7 +7,7 @@ use kernel::nft::{
     Batch, Element, Key, KeyType, Mode, NewRule, NewSet, Operation, Value, Verdict, field,
 };
 use policy::program::{self, End, Line, LineAction, Link, Match, OWN_NODE, Set};
-use policy::{Direction, Family, Name, Program, Protocol, Step};
+use policy::{Direction, IpFamily, Name, Program, Protocol, Step};
 
 use super::layout::{self, Form};
 
@@ -29,8 +29,8 @@ impl ChainEntry {
     /// The map in which it is.
     pub(crate) fn map(&self, direction: Direction) -> String {
         match self {
-            ChainEntry::Address(address) => layout::map(direction, Family::of(*address)),
-            ChainEntry::Link(link) => layout::link_map(direction, Family::of(link.address)),
+            ChainEntry::Address(address) => layout::map(direction, IpFamily::of(*address)),
+            ChainEntry::Link(link) => layout::link_map(direction, IpFamily::of(link.address)),
             ChainEntry::Interface(_) => layout::interface_map(direction),
         }
     }
@@ -38,8 +38,8 @@ impl ChainEntry {
     /// The set of the keys of that map that policies select.
     pub(crate) fn keys(&self, direction: Direction) -> String {
         match self {
-            ChainEntry::Address(address) => layout::keys(direction, Family::of(*address)),
-            ChainEntry::Link(link) => layout::link_keys(direction, Family::of(link.address)),
+            ChainEntry::Address(address) => layout::keys(direction, IpFamily::of(*address)),
+            ChainEntry::Link(link) => layout::link_keys(direction, IpFamily::of(link.address)),
             ChainEntry::Interface(_) => layout::interface_keys(direction),
         }
     }
@@ -366,13 +366,13 @@ pub(crate) fn new_set(name: &str, set: &Set) -> NewSet {
 }
 
 /// The family is in the set's name, because the set may be empty.
-fn family(name: &str, set: &Set) -> Family {
+fn family(name: &str, set: &Set) -> IpFamily {
     let first = || match set {
         Set::Addresses(all) => all.first().copied(),
         Set::Intervals(all) => all.first().map(|(first, _)| *first),
         Set::Ports(all) => all.first().map(|(address, ..)| *address),
     };
-    program::family_of(name).or_else(|| first().map(Family::of)).unwrap_or(Family::V4)
+    program::family_of(name).or_else(|| first().map(IpFamily::of)).unwrap_or(IpFamily::V4)
 }
 
 pub(crate) fn elements(set: &Set) -> Vec<Element> {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use kernel::nft::{Element, KeyType, Value};
 use policy::program::Link;
-use policy::{Direction, Family};
+use policy::{Direction, IpFamily};
 
 use super::PodsTable;
 use super::layout;
@@ -36,8 +36,8 @@ pub struct Loss {
 
 /// What a set's elements are.
 enum Use {
-    Addresses(Family),
-    Links(Family),
+    Addresses(IpFamily),
+    Links(IpFamily),
     Other,
 }
 
@@ -89,7 +89,7 @@ impl TableContent {
 
 fn use_of(set: &str) -> Use {
     for direction in Direction::ALL {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             if set == layout::map(direction, family) || set == layout::keys(direction, family) {
                 return Use::Addresses(family);
             }
@@ -102,11 +102,11 @@ fn use_of(set: &str) -> Use {
     Use::Other
 }
 
-fn address(element: &Element, family: Family) -> Option<IpAddr> {
+fn address(element: &Element, family: IpFamily) -> Option<IpAddr> {
     ip(element.key.values(&[layout::key_type(family)])?.first()?)
 }
 
-fn link(element: &Element, family: Family) -> Option<Link> {
+fn link(element: &Element, family: IpFamily) -> Option<Link> {
     let kinds: [KeyType; 2] = layout::link_type(family);
     match element.key.values(&kinds)?.as_slice() {
         [Value::IfName(interface), at] => {

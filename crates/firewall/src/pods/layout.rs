@@ -10,7 +10,7 @@ use kernel::nft::{
     self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
 };
 use policy::program::{OPEN, OWN_NODE};
-use policy::{Direction, Family};
+use policy::{Direction, IpFamily};
 
 use super::{Logging, TABLE, log_prefix};
 use crate::layout::{NEIGHBOURS, OWN_LINK, icmpv6, net};
@@ -66,23 +66,23 @@ pub(crate) fn table() -> TableRef {
 }
 
 /// The map from an address to the chain of its pod.
-pub(crate) fn map(direction: Direction, family: Family) -> String {
+pub(crate) fn map(direction: Direction, family: IpFamily) -> String {
     format!("{}{}", way(direction), family.digit())
 }
 
 /// The set of the keys of that map: Linux 6.1 refuses to look up only the key of a map (6.18 does
 /// not).
-pub(crate) fn keys(direction: Direction, family: Family) -> String {
+pub(crate) fn keys(direction: Direction, family: IpFamily) -> String {
     format!("has-{}", map(direction, family))
 }
 
 /// The same for addresses of further networks, which are valid at one interface.
-pub(crate) fn link_map(direction: Direction, family: Family) -> String {
+pub(crate) fn link_map(direction: Direction, family: IpFamily) -> String {
     format!("net-{}", map(direction, family))
 }
 
 /// The set of the keys of that map that policies select.
-pub(crate) fn link_keys(direction: Direction, family: Family) -> String {
+pub(crate) fn link_keys(direction: Direction, family: IpFamily) -> String {
     format!("has-{}", link_map(direction, family))
 }
 
@@ -109,29 +109,29 @@ fn way(direction: Direction) -> &'static str {
 }
 
 /// The type of addresses.
-pub(crate) fn key_type(family: Family) -> KeyType {
+pub(crate) fn key_type(family: IpFamily) -> KeyType {
     match family {
-        Family::V4 => KeyType::Ipv4Addr,
-        Family::V6 => KeyType::Ipv6Addr,
+        IpFamily::V4 => KeyType::Ipv4Addr,
+        IpFamily::V6 => KeyType::Ipv6Addr,
     }
 }
 
 /// The type of addresses of further networks.
-pub(crate) fn link_type(family: Family) -> [KeyType; 2] {
+pub(crate) fn link_type(family: IpFamily) -> [KeyType; 2] {
     [KeyType::IfName, key_type(family)]
 }
 
-pub(crate) fn source(family: Family) -> Field {
+pub(crate) fn source(family: IpFamily) -> Field {
     match family {
-        Family::V4 => field::ip_saddr(),
-        Family::V6 => field::ip6_saddr(),
+        IpFamily::V4 => field::ip_saddr(),
+        IpFamily::V6 => field::ip6_saddr(),
     }
 }
 
-pub(crate) fn destination(family: Family) -> Field {
+pub(crate) fn destination(family: IpFamily) -> Field {
     match family {
-        Family::V4 => field::ip_daddr(),
-        Family::V6 => field::ip6_daddr(),
+        IpFamily::V4 => field::ip_daddr(),
+        IpFamily::V6 => field::ip6_daddr(),
     }
 }
 
@@ -147,14 +147,14 @@ fn node_sets() -> Vec<NewSet> {
     let table = table();
     let mut sets = Vec::new();
     for direction in Direction::ALL {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let key = [key_type(family)];
             sets.push(NewSet::verdict_map(&table, map(direction, family), key));
             sets.push(NewSet::set(&table, keys(direction, family), key));
         }
     }
     for direction in Direction::ALL {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let key = link_type(family);
             sets.push(NewSet::verdict_map(&table, link_map(direction, family), key));
             sets.push(NewSet::set(&table, link_keys(direction, family), key));
@@ -299,12 +299,12 @@ fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
     if direction == Direction::Egress {
         rules.push(in_the_middle(rule()).jump(REVIVED));
     }
-    rules.extend(leads(Family::V4));
+    rules.extend(leads(IpFamily::V4));
     rules.push(icmpv6(rule(), NEIGHBOURS, OWN_LINK).accept());
     if (hook, direction) == (Base::Services, Direction::Egress) {
         rules.extend(nameless_rules(rule));
     }
-    rules.extend(leads(Family::V6));
+    rules.extend(leads(IpFamily::V6));
     rules
 }
 
@@ -363,11 +363,11 @@ fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
     let mut rules = vec![known_returns()];
     let ends = [
-        (Direction::Ingress, source as fn(Family) -> Field, field::iifname()),
+        (Direction::Ingress, source as fn(IpFamily) -> Field, field::iifname()),
         (Direction::Egress, destination, field::oifname()),
     ];
     for (direction, end, interface) in ends {
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let address = end(family);
             let known = rule(REVIVED).in_set(&[address], keys(direction, family));
             rules.push(known.goto(CUT));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use super::{IpFamily, Scope, ip_bytes, ip_from};
+use super::{IpFamily, Scope, af, ip_bytes, ip_from};
 use crate::wire::{self, Message, Writer};
 
 /// `linux include/uapi/linux/rtnetlink.h`.
@@ -113,12 +113,7 @@ impl Address {
 /// Writes `struct ifaddrmsg` and the attributes of one address.
 pub(crate) fn encode(writer: &mut Writer, ifindex: u32, address: IpNet, options: &AddressOptions) {
     let scope = options.scope.unwrap_or(Scope::UNIVERSE);
-    writer.raw(&header(
-        IpFamily::of(address.addr()).number(),
-        address.prefix_len(),
-        scope,
-        ifindex,
-    ));
+    writer.raw(&header(af(IpFamily::of(address.addr())), address.prefix_len(), scope, ifindex));
     let own = ip_bytes(address.addr());
     writer.put(IFA_LOCAL, &own);
     writer.put(IFA_ADDRESS, &own);

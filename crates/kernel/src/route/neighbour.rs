@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{AF_BRIDGE, IpFamily, RouteProtocol, ip_bytes, ip_from};
+use super::{AF_BRIDGE, IpFamily, RouteProtocol, af, ip_bytes, ip_from};
 use crate::mac::MacAddr;
 use crate::wire::{self, Message, Writer};
 
@@ -109,7 +109,7 @@ impl Neighbour {
     pub(crate) fn encode(&self, writer: &mut Writer) {
         let proxy = if self.proxy { NTF_PROXY } else { 0 };
         let flags = proxy | if self.ext_learned { NTF_EXT_LEARNED } else { 0 };
-        let family = IpFamily::of(self.address).number();
+        let family = af(IpFamily::of(self.address));
         writer.raw(&header(family, self.ifindex, self.state.0, flags));
         writer.put(NDA_DST, &ip_bytes(self.address));
         if let Some(mac) = self.mac {
@@ -177,7 +177,7 @@ impl Fdb {
 
 /// Writes a request for the neighbours of a family, or of one link.
 pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily, ifindex: Option<u32>) {
-    writer.raw(&header(family.number(), 0, 0, 0));
+    writer.raw(&header(af(family), 0, 0, 0));
     if let Some(ifindex) = ifindex {
         writer.put_u32(NDA_IFINDEX, ifindex);
     }
@@ -185,12 +185,12 @@ pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily, ifindex: Option
 
 /// Writes a request for the addresses of a family for which this host answers (`ip neigh show proxy`).
 pub(crate) fn encode_proxied_dump(writer: &mut Writer, family: IpFamily) {
-    writer.raw(&header(family.number(), 0, 0, NTF_PROXY));
+    writer.raw(&header(af(family), 0, 0, NTF_PROXY));
 }
 
 /// Writes a request for one neighbour.
 pub(crate) fn encode_get(writer: &mut Writer, ifindex: u32, address: IpAddr) {
-    writer.raw(&header(IpFamily::of(address).number(), ifindex, 0, 0));
+    writer.raw(&header(af(IpFamily::of(address)), ifindex, 0, 0));
     writer.put(NDA_DST, &ip_bytes(address));
 }
 

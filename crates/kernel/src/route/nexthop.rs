@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::routes::{RTNH_F_ONLINK, RouteProtocol};
-use super::{AF_INET, AF_INET6, AF_UNSPEC, IpFamily, ip_bytes, ip_from};
+use super::{AF_INET, AF_INET6, AF_UNSPEC, IpFamily, af, ip_bytes, ip_from};
 use crate::wire::{self, Message, Writer};
 
 /// `linux include/uapi/linux/rtnetlink.h`.
@@ -90,8 +90,8 @@ impl NexthopObject {
     /// Writes an object to add or replace.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         let family = match self.way {
-            NexthopWay::Gateway { address, .. } => IpFamily::of(address).number(),
-            NexthopWay::Link { family, .. } | NexthopWay::Blackhole { family } => family.number(),
+            NexthopWay::Gateway { address, .. } => af(IpFamily::of(address)),
+            NexthopWay::Link { family, .. } | NexthopWay::Blackhole { family } => af(family),
             NexthopWay::Other => AF_UNSPEC,
         };
         let onlink = matches!(self.way, NexthopWay::Gateway { onlink: true, .. });

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{AF_INET, AF_INET6, IpFamily, ip_bytes, ip_from};
+use super::{AF_INET, AF_INET6, IpFamily, af, ip_bytes, ip_from};
 use crate::wire::{self, Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/rtnetlink.h`.
@@ -251,7 +251,7 @@ impl Route {
 
     fn encode_with(&self, writer: &mut Writer, scope: Scope, protocol: u8, kind: u8) {
         let mut header = [0; RTMSG];
-        header[0] = self.family().number();
+        header[0] = af(self.family());
         header[1] = self.destination.prefix_len();
         header[4] = u8::try_from(self.table).unwrap_or(0);
         header[5] = protocol;
@@ -380,7 +380,7 @@ fn put_gateway(writer: &mut Writer, family: IpFamily, gateway: IpAddr) {
         writer.put(RTA_GATEWAY, &ip_bytes(gateway));
         return;
     }
-    let mut via = u16::from(IpFamily::of(gateway).number()).to_ne_bytes().to_vec();
+    let mut via = u16::from(af(IpFamily::of(gateway))).to_ne_bytes().to_vec();
     via.extend_from_slice(&ip_bytes(gateway));
     writer.put(RTA_VIA, &via);
 }
@@ -467,7 +467,7 @@ impl RouteFilter {
     /// filter by what the kernel does not.
     pub(crate) fn encode(&self, protocol: Option<RouteProtocol>, writer: &mut Writer) {
         let mut header = [0; RTMSG];
-        header[0] = self.family.number();
+        header[0] = af(self.family);
         header[5] = protocol.map_or(0, |protocol| protocol.0);
         writer.raw(&header);
         if let Some(table) = self.table {
@@ -506,7 +506,7 @@ impl RouteFilter {
 /// Writes a request for what the kernel has learnt about single addresses, without routes.
 pub(crate) fn encode_learnt(writer: &mut Writer, family: IpFamily) {
     let mut header = [0; RTMSG];
-    header[0] = family.number();
+    header[0] = af(family);
     header[8..12].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
     writer.raw(&header);
 }
@@ -522,7 +522,7 @@ pub(crate) fn encode_lookup(
 ) {
     let bytes = ip_bytes(destination);
     let mut header = [0; RTMSG];
-    header[0] = IpFamily::of(destination).number();
+    header[0] = af(IpFamily::of(destination));
     header[1] = if destination.is_ipv4() { 32 } else { 128 };
     let flags = flags | if destination.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
     header[8..12].copy_from_slice(&flags.to_ne_bytes());

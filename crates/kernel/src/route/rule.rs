@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{IpFamily, ip_bytes, ip_from};
+use super::{IpFamily, af, ip_bytes, ip_from};
 use crate::wire::{self, Message, Writer};
 
 /// `linux include/uapi/linux/rtnetlink.h`.
@@ -101,7 +101,7 @@ impl Rule {
             RuleAction::Other(number) => (number, None),
         };
         let mut header = [0; HEADER];
-        header[0] = self.family.number();
+        header[0] = af(self.family);
         header[1] = self.destination.map_or(0, |net| net.prefix_len());
         header[2] = self.source.map_or(0, |net| net.prefix_len());
         header[4] = table.and_then(|table| u8::try_from(table).ok()).unwrap_or(0);
@@ -189,7 +189,7 @@ impl Rule {
 /// Writes a request for all rules of a family.
 pub(crate) fn encode_dump(writer: &mut Writer, family: IpFamily) {
     let mut header = [0; HEADER];
-    header[0] = family.number();
+    header[0] = af(family);
     writer.raw(&header);
 }
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::merge;
 use super::names::{self, Kind, hash};
-use crate::family::Family;
 use crate::labels::Selector;
 use crate::policy::{Action, Block, Direction, PodSet, Policy, PolicyId, Ports, Rule, Tier};
 use crate::program::{End, Line, LineAction, Match, Name};
+use net::IpFamily;
 
 /// What sets are about. Equal ones share their sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum SetSubject {
     /// The nodes of at least one of these.
     Nodes(Vec<Selector>),
     /// The blocks of one rule, of one family: together they are one set of intervals.
-    Blocks(Family, BTreeSet<Block>),
+    Blocks(IpFamily, BTreeSet<Block>),
     /// A port's name. Of ingress the destination is a pod of this node, so its sets have no other.
     Port(Direction, String),
     /// The addresses that several pods claim.
@@ -44,10 +44,10 @@ impl SetSubject {
     }
 
     /// Returns the families that it has a set of.
-    pub(crate) fn families(&self) -> Vec<Family> {
+    pub(crate) fn families(&self) -> Vec<IpFamily> {
         match self {
             SetSubject::Blocks(family, _) => vec![*family],
-            _ => Family::ALL.to_vec(),
+            _ => IpFamily::ALL.to_vec(),
         }
     }
 
@@ -200,7 +200,7 @@ impl Lines<'_> {
 /// One of the ways to match.
 #[derive(Debug, Default)]
 struct Alternative {
-    family: Option<Family>,
+    family: Option<IpFamily>,
     matches: Vec<Match>,
 }
 
@@ -245,7 +245,7 @@ fn of_ports(
                 matches.push(Match::NamedPort { family, set });
                 Alternative { family: Some(family), matches }
             };
-            Family::ALL.into_iter().map(alternative).collect()
+            IpFamily::ALL.into_iter().map(alternative).collect()
         }
     }
 }

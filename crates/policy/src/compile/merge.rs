@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lines::{CompiledLines, Lines, SetSubject};
 use super::names;
-use crate::family::Family;
 use crate::labels::Selector;
 use crate::policy::{Action, Block, Direction, Peer, PodSet, Policy, Ports, Rule, Tier};
 use crate::program::Name;
+use net::IpFamily;
 
 /// Policies whose rules name more peers than this are merged, and more selectors than this are one
 /// set. Fewer keep the chains and sets that other classes share with them.
@@ -95,7 +95,7 @@ struct Run<'a> {
 pub(super) struct Peers<'a> {
     pods: BTreeSet<&'a PodSet>,
     nodes: BTreeSet<&'a Selector>,
-    blocks: BTreeMap<Family, BTreeSet<Block>>,
+    blocks: BTreeMap<IpFamily, BTreeSet<Block>>,
 }
 
 fn rules<'a>(policies: &[&'a Policy], direction: Direction) -> impl Iterator<Item = &'a Rule> {

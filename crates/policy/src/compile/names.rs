@@ -8,9 +8,9 @@ use std::fmt::Display;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::family::Family;
 use crate::policy::{Direction, Tier};
 use crate::program::Name;
+use net::IpFamily;
 
 /// How many letters of 5 bits a hash has.
 const LETTERS: u32 = 20;
@@ -81,12 +81,12 @@ pub(crate) fn own_policy(salt: &str, id: &impl Display) -> Name {
 }
 
 /// The set of the addresses of such pods.
-pub(crate) fn own_pods(family: Family, hash: &str) -> Name {
+pub(crate) fn own_pods(family: IpFamily, hash: &str) -> Name {
     format!("from{}-{hash}", family.digit())
 }
 
 /// The set of the addresses of this node.
-pub(crate) fn own_addresses(family: Family) -> Name {
+pub(crate) fn own_addresses(family: IpFamily) -> Name {
     format!("own{}-node", family.digit())
 }
 
@@ -101,7 +101,7 @@ pub(crate) enum Kind {
 }
 
 /// A set.
-pub(crate) fn set(kind: Kind, family: Family, hash: &str) -> Name {
+pub(crate) fn set(kind: Kind, family: IpFamily, hash: &str) -> Name {
     let kind = match kind {
         Kind::Pods => "sel",
         Kind::Nodes => "node",

@@ -18,9 +18,9 @@ use std::net::IpAddr;
 use super::lines::{self, CompiledLines};
 use super::sets::changed;
 use super::{ChainTarget, Class, Compiler, class_hash, names};
-use crate::family::Family;
 use crate::policy::{Direction, Policy, PolicyId};
 use crate::program::{Element, End, Line, LineAction, Match, Name, OWN_NODE, Set, Step};
+use net::IpFamily;
 
 /// What there is about this node.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl Compiler {
                 class.iter().filter_map(policy).collect();
             policies.sort_by_key(|(policy, _)| policy.order());
             own.chains.extend(lines::own_class(&hash, &policies));
-            for family in Family::ALL {
+            for family in IpFamily::ALL {
                 let from = names::own_pods(family, &hash);
                 let is = |end, set| Match::Address { end, family, set };
                 base.push(Line {
@@ -94,7 +94,7 @@ impl Compiler {
         }
         if !base.is_empty() {
             own.chains.insert(OWN_NODE.to_owned(), base);
-            for family in Family::ALL {
+            for family in IpFamily::ALL {
                 own.sets.insert(names::own_addresses(family), of_family(&node.addresses, family));
             }
         }
@@ -123,7 +123,7 @@ impl Compiler {
 
 fn of_family<'a>(
     addresses: impl IntoIterator<Item = &'a IpAddr>,
-    family: Family,
+    family: IpFamily,
 ) -> BTreeSet<IpAddr> {
-    addresses.into_iter().copied().filter(|address| Family::of(*address) == family).collect()
+    addresses.into_iter().copied().filter(|address| IpFamily::of(*address) == family).collect()
 }

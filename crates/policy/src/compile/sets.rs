@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::lines::SetSubject;
 use super::names::{self, Kind};
 use super::{Compiler, Hash, SetUse};
-use crate::family::Family;
 use crate::labels::Selector;
 use crate::object::{Node, Pod};
 use crate::policy::{Direction, PodSet, Protocol, intervals};
 use crate::program::{Element, Name, Set, Step};
+use net::IpFamily;
 
 impl Compiler {
     /// Takes a set into use, whose name has this hash.
@@ -39,8 +39,8 @@ impl Compiler {
             }
             SetSubject::Contested => self.world.contested().collect(),
         };
-        for family in Family::ALL {
-            let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
+        for family in IpFamily::ALL {
+            let of_family = addresses.iter().copied().filter(|at| IpFamily::of(*at) == family);
             let set = Set::Addresses(of_family.collect());
             self.emit(Step::AddSet { name: names::set(about.kind(), family, &hash), set });
         }
@@ -81,8 +81,8 @@ impl Compiler {
             let ports = self.ports_of.entry(*address).or_default();
             ports.insert((hash.clone(), *protocol, *port));
         }
-        for family in Family::ALL {
-            let of_family = found.iter().copied().filter(|(at, ..)| Family::of(*at) == family);
+        for family in IpFamily::ALL {
+            let of_family = found.iter().copied().filter(|(at, ..)| IpFamily::of(*at) == family);
             let set = Set::Ports(of_family.collect());
             self.emit(Step::AddSet { name: names::set(Kind::Port, family, hash), set });
         }
@@ -151,7 +151,7 @@ impl Compiler {
         let before = self.member_of.remove(&address).unwrap_or_default();
         let element = Element::Address(address);
         for (hash, comes) in changed(&before, &now) {
-            let set = names::set(Kind::Pods, Family::of(address), hash);
+            let set = names::set(Kind::Pods, IpFamily::of(address), hash);
             self.emit_element(set, element, comes);
         }
         if !now.is_empty() {
@@ -178,7 +178,7 @@ impl Compiler {
         }
         let before = self.ports_of.remove(&address).unwrap_or_default();
         for ((hash, protocol, port), comes) in changed(&before, &now) {
-            let set = names::set(Kind::Port, Family::of(address), hash);
+            let set = names::set(Kind::Port, IpFamily::of(address), hash);
             self.emit_element(set, Element::Port(address, *protocol, *port), comes);
         }
         if !now.is_empty() {
@@ -189,7 +189,7 @@ impl Compiler {
     /// Does the same for the set of addresses that several pods claim.
     pub(super) fn move_in_contested(&mut self, address: IpAddr) {
         let hash = SetSubject::Contested.hash(&self.salt);
-        let set = names::set(Kind::Contested, Family::of(address), &hash);
+        let set = names::set(Kind::Contested, IpFamily::of(address), &hash);
         let Some(Set::Addresses(all)) = self.program.sets.get(&set) else { return };
         let comes = self.world.is_contested(address);
         if comes != all.contains(&address) {
@@ -204,7 +204,7 @@ impl Compiler {
             let SetSubject::Nodes(selectors) = about else { continue };
             let mut nodes = self.world.nodes_at(address);
             let is_in = nodes.any(|node| any_matches(selectors, node));
-            let set = names::set(Kind::Nodes, Family::of(address), hash);
+            let set = names::set(Kind::Nodes, IpFamily::of(address), hash);
             let was_in = match self.program.sets.get(&set) {
                 Some(Set::Addresses(all)) => all.contains(&address),
                 _ => continue,

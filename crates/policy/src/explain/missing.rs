@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use crate::evaluate::{peer_matches, port_matches};
-use crate::family::Family;
 use crate::labels::{Labels, NAMESPACE_NAME, Operator, Requirement, Selector};
 use crate::object::{Pod, is_stand_in};
 use crate::policy::{
     Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Traffic,
 };
+use net::IpFamily;
 
 use super::{Question, list};
 
@@ -72,10 +72,10 @@ impl Question<'_> {
             let why = format!("{shown} is in {}, but {except} of it is excepted", block.cidr);
             return Miss { far: MEANT, why };
         }
-        if block.family() != Family::of(other) && !is_stand_in(other) {
-            let why = match Family::of(other) {
-                Family::V4 => format!("{shown} is IPv4, and {} is IPv6", block.cidr),
-                Family::V6 => format!("{shown} is IPv6, and {} is IPv4", block.cidr),
+        if block.family() != IpFamily::of(other) && !is_stand_in(other) {
+            let why = match IpFamily::of(other) {
+                IpFamily::V4 => format!("{shown} is IPv4, and {} is IPv6", block.cidr),
+                IpFamily::V6 => format!("{shown} is IPv6, and {} is IPv4", block.cidr),
             };
             return Miss { far: NEAR, why };
         }

@@ -8,7 +8,7 @@ use netwright_policy::evaluate::{Decision, Side};
 use netwright_policy::interpret::{Packet, hook, passes, reaches_node};
 use netwright_policy::program::{LineAction, Set};
 use netwright_policy::{
-    Change, Compiler, Direction, Family, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
+    Change, Compiler, Direction, IpFamily, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
     compile, explain, verdict,
 };
 use testkit::{Chance, feature};
@@ -177,7 +177,7 @@ fn compare(
     let (mut number, each) = turn.map_or((0, all), |turn| (turn, 2));
     for source in &ends {
         for destination in &ends {
-            if Family::of(*source) != Family::of(*destination) {
+            if IpFamily::of(*source) != IpFamily::of(*destination) {
                 continue;
             }
             // Each pair gets some of the traffic, and all pairs together get all of it.

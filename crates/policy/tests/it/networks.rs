@@ -10,7 +10,7 @@ use netwright_policy::networks::{Attachment, NetworkInterface};
 use netwright_policy::object::{Namespace, Uid};
 use netwright_policy::program::{Link, OPEN, unknown};
 use netwright_policy::{
-    Change, Direction, Family, Networks, Pod, PolicyId, Program, Protocol, Step, Traffic, World,
+    Change, Direction, IpFamily, Networks, Pod, PolicyId, Program, Protocol, Step, Traffic, World,
     verdict,
 };
 use serde_json::{Value, json};
@@ -185,7 +185,7 @@ fn compare(there: &PresentObjects, program: &Program, denied: &mut usize) -> Res
                 let (source, destination) = (*source, *destination);
                 let both = [there.here(network, source), there.here(network, destination)];
                 let same = both[0].iter().any(|one| both[1].iter().any(|two| one.uid == two.uid));
-                if Family::of(source) != Family::of(destination) || same {
+                if IpFamily::of(source) != IpFamily::of(destination) || same {
                     continue;
                 }
                 for traffic in TRAFFIC {

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{Annotation, LONGEST, MOST_KEPT, VERSION};
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::node::{self, Offers, Underlay};
 use crate::reader;
+use net::IpFamily;
+use net::MacAddr;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,15 +83,15 @@ pub(super) fn read(text: &str) -> Option<Annotation> {
 impl Vxlan<'_> {
     fn read(&self, underlay: Underlay) -> Option<node::Vxlan> {
         let mut vxlan = node::Vxlan { vni: self.vni, port: self.port, mac4: None, mac6: None };
-        for (family, text) in [(Family::V4, self.mac4), (Family::V6, self.mac6)] {
+        for (family, text) in [(IpFamily::V4, self.mac4), (IpFamily::V6, self.mac6)] {
             let Some(text) = text else { continue };
             let mac: MacAddr = text.parse().ok()?;
-            if !mac.is_usable() || underlay.get(family).is_none() {
+            if !mac.is_unicast() || underlay.get(family).is_none() {
                 return None;
             }
             match family {
-                Family::V4 => vxlan.mac4 = Some(mac),
-                Family::V6 => vxlan.mac6 = Some(mac),
+                IpFamily::V4 => vxlan.mac4 = Some(mac),
+                IpFamily::V6 => vxlan.mac6 = Some(mac),
             }
         }
         let has_mac = vxlan.macs().next().is_some();
@@ -103,7 +103,7 @@ fn underlay(texts: &[&str]) -> Option<Underlay> {
     let mut underlay = Underlay::default();
     for text in texts {
         let address = reader::address(text).ok()?;
-        if underlay.get(Family::of(address)).is_some() {
+        if underlay.get(IpFamily::of(address)).is_some() {
             return None;
         }
         underlay.set(address);

@@ -13,11 +13,11 @@ use ipnet::IpNet;
 
 use super::{Age, Cluster, HoldReason, Peer, RecordFault, Work};
 use crate::claims::{ClaimConflict, ClaimedPrefix};
-use crate::family::Family;
 use crate::node::{Node, Vxlan};
 use crate::reader::overlap;
 use crate::refused::{Cause, Refusal};
 use crate::settings::Source;
+use net::IpFamily;
 
 /// How often each peer is judged at most before whoever is older has everything, also what others
 /// have worked with. What is found for one then changes it for younger ones only, so it ends.
@@ -164,7 +164,7 @@ impl Cluster {
         let own = &self.own.node;
         let mut given = node.prefixes.iter().chain(&own.prefixes);
         let is_as_wide = |given: &IpNet| {
-            Family::of_prefix(*given) == Family::of_prefix(prefix)
+            IpFamily::of_prefix(*given) == IpFamily::of_prefix(prefix)
                 && given.prefix_len() <= prefix.prefix_len()
         };
         (self.settings.source == Source::File || given.any(is_as_wide))
@@ -198,7 +198,7 @@ impl Cluster {
         let keys = settings.keys(node.dialect);
         let refused = |key: String, cause| Err(Refusal::new(&node.name, key, cause));
         for prefix in node.prefixes.iter().copied() {
-            let family = Family::of_prefix(prefix);
+            let family = IpFamily::of_prefix(prefix);
             if !settings.cluster_ranges.iter().any(|range| range.contains(&prefix)) {
                 let ranges = settings.ranges_of(family);
                 return refused(keys.prefixes(), Cause::OutsideRanges { prefix, family, ranges });
@@ -217,7 +217,7 @@ impl Cluster {
             }
         }
         for address in node.underlay.iter() {
-            let key = || keys.underlay(Family::of(address));
+            let key = || keys.underlay(IpFamily::of(address));
             if own.underlay.iter().any(|own| own == address) {
                 return refused(key(), Cause::OwnAddress { address });
             }
@@ -237,7 +237,7 @@ impl Cluster {
         let (Some(theirs), Some(ours)) = (node.offers.vxlan, own.offers.vxlan) else {
             return Ok(());
         };
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             if let Some(mac) = theirs.mac(family)
                 && ours.macs().any(|own| own == mac)
             {
@@ -302,18 +302,18 @@ impl Cluster {
             }
             ClaimConflict::Address { address, .. } => {
                 let address = *address;
-                let key = keys.underlay(Family::of(address));
+                let key = keys.underlay(IpFamily::of(address));
                 (key, Cause::AddressOfPeer { address, peer, since })
             }
             ClaimConflict::Mac { mac, .. } => {
                 let vxlan = node.offers.vxlan;
                 let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
-                let key = keys.mac(if is_v6 { Family::V6 } else { Family::V4 });
+                let key = keys.mac(if is_v6 { IpFamily::V6 } else { IpFamily::V4 });
                 (key, Cause::MacOfPeer { mac: *mac, peer, since })
             }
             ClaimConflict::Inside { address, theirs } => {
                 let (address, theirs) = (*address, theirs.prefix);
-                let key = keys.underlay(Family::of(address));
+                let key = keys.underlay(IpFamily::of(address));
                 (key, Cause::InsidePeer { address, theirs, peer, since })
             }
             ClaimConflict::Has { prefix, address, .. } => {

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Backing;
-use crate::family::Family;
 use crate::kubernetes::{NodeFields, has_address};
-use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
 use crate::reader::{self, KeyedValue, address_of};
 use crate::refused::{Cause, Refusal};
 use crate::settings::{Backend, FlannelSettings, Settings};
+use net::IpFamily;
+use net::MacAddr;
 
 /// What annotations of flanneld begin with by default.
 pub const PREFIX: &str = "flannel.alpha.coreos.com/";
@@ -28,14 +28,14 @@ struct FamilyKeys {
     overwrite: &'static str,
 }
 
-fn of_family(family: Family) -> FamilyKeys {
+fn of_family(family: IpFamily) -> FamilyKeys {
     match family {
-        Family::V4 => FamilyKeys {
+        IpFamily::V4 => FamilyKeys {
             data: "backend-data",
             public_ip: "public-ip",
             overwrite: "public-ip-overwrite",
         },
-        Family::V6 => FamilyKeys {
+        IpFamily::V6 => FamilyKeys {
             data: "backend-v6-data",
             public_ip: "public-ipv6",
             overwrite: "public-ipv6-overwrite",
@@ -46,13 +46,14 @@ fn of_family(family: Family) -> FamilyKeys {
 /// Reports whether an annotation, without its prefix, is read here.
 pub(crate) fn is_read(name: &str) -> bool {
     let of = |keys: FamilyKeys| [keys.data, keys.public_ip, keys.overwrite].contains(&name);
-    [MANAGED, BACKEND_TYPE].contains(&name) || Family::ALL.into_iter().any(|one| of(of_family(one)))
+    [MANAGED, BACKEND_TYPE].contains(&name)
+        || IpFamily::ALL.into_iter().any(|one| of(of_family(one)))
 }
 
 /// Returns the keys of all that [`write()`] writes.
 pub fn written(flannel: &FlannelSettings) -> impl Iterator<Item = String> {
     let of = |family| [of_family(family).data, of_family(family).public_ip];
-    let of_families = Family::ALL.into_iter().flat_map(of);
+    let of_families = IpFamily::ALL.into_iter().flat_map(of);
     let all = [MANAGED, BACKEND_TYPE].into_iter().chain(of_families);
     all.map(|name| format!("{}{name}", flannel.prefix))
 }
@@ -72,14 +73,14 @@ pub fn write(
         (key(MANAGED), "true".to_owned()),
         (key(BACKEND_TYPE), flannel.backend.name().to_owned()),
     ]);
-    for family in Family::ALL {
+    for family in IpFamily::ALL {
         let keys = of_family(family);
         let backing = super::backing(node, flannel, family);
         let (data, address) = match (&backing, flannel.backend, family) {
             (Some(Backing { data: Some(data), address }), _, _) => (data.clone(), *address),
             (Some(Backing { data: None, address }), _, _) => ("null".to_owned(), *address),
             // With this backend flanneld writes IPv4's for nodes of any families.
-            (None, Backend::HostGw, Family::V4) => {
+            (None, Backend::HostGw, IpFamily::V4) => {
                 ("null".to_owned(), IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
             }
             (None, _, _) => continue,
@@ -94,26 +95,34 @@ pub fn write(
 
 /// Returns the key of the annotation by which an administrator sets a node's address.
 #[must_use]
-pub fn overwrite_key(flannel: &FlannelSettings, family: Family) -> String {
+pub fn overwrite_key(flannel: &FlannelSettings, family: IpFamily) -> String {
     format!("{}{}", flannel.prefix, of_family(family).overwrite)
 }
 
 /// Returns the address that an administrator has set for a node.
 #[must_use]
-pub fn overwrite(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
+pub fn overwrite(
+    fields: &NodeFields,
+    flannel: &FlannelSettings,
+    family: IpFamily,
+) -> Option<IpAddr> {
     cni::text::parse_ip(fields.annotations.get(&overwrite_key(flannel, family))?)
 }
 
 /// Returns the address by which flannelds reach a node.
 #[must_use]
-pub fn public_ip(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<IpAddr> {
+pub fn public_ip(
+    fields: &NodeFields,
+    flannel: &FlannelSettings,
+    family: IpFamily,
+) -> Option<IpAddr> {
     let key = format!("{}{}", flannel.prefix, of_family(family).public_ip);
     address_of(fields.annotations.get(&key)?, family).ok()
 }
 
 /// Returns the hardware address of a node's tunnel over a family, as flannelds know it.
 #[must_use]
-pub fn mac(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<MacAddr> {
+pub fn mac(fields: &NodeFields, flannel: &FlannelSettings, family: IpFamily) -> Option<MacAddr> {
     let text = fields.annotations.get(&format!("{}{}", flannel.prefix, of_family(family).data))?;
     let json = reader::json(text.as_bytes(), super::LONGEST).ok()?;
     KeyedValue::root(&json).like_go().get("VtepMAC").ok()??.mac().ok()
@@ -144,8 +153,8 @@ pub(crate) fn read(
         None => return Some(Err(refused(BACKEND_TYPE, Cause::Missing))),
     };
     let mut read = super::Families::new(backend, flannel, settings);
-    for family in Family::ALL {
-        if !prefixes.iter().any(|prefix| Family::of_prefix(*prefix) == family) {
+    for family in IpFamily::ALL {
+        if !prefixes.iter().any(|prefix| IpFamily::of_prefix(*prefix) == family) {
             continue;
         }
         let keys = of_family(family);

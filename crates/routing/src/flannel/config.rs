@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::family::{Family, PerFamily};
 use crate::reader::{self, Fault, KeyedValue};
 use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings, Tunnels, VNI, VXLAN_PORT};
+use net::{IpFamily, PerFamily};
 
 /// The longest configuration that is read, in bytes.
 pub(super) const LONGEST: usize = 64 << 10;
@@ -72,16 +72,16 @@ struct Keys {
     last: &'static str,
 }
 
-fn keys(family: Family) -> Keys {
+fn keys(family: IpFamily) -> Keys {
     match family {
-        Family::V4 => Keys {
+        IpFamily::V4 => Keys {
             enable: "EnableIPv4",
             network: "Network",
             length: "SubnetLen",
             first: "SubnetMin",
             last: "SubnetMax",
         },
-        Family::V6 => Keys {
+        IpFamily::V6 => Keys {
             enable: "EnableIPv6",
             network: "IPv6Network",
             length: "IPv6SubnetLen",
@@ -103,8 +103,8 @@ impl Config {
             return Err((whole(), Cause::not_a(text, "an object")));
         }
         let root = KeyedValue::root(&json).like_go();
-        let v4 = family_of(&root, Family::V4)?;
-        let v6 = family_of(&root, Family::V6)?;
+        let v4 = family_of(&root, IpFamily::V4)?;
+        let v6 = family_of(&root, IpFamily::V6)?;
         let networks = PerFamily { v4: v4.0, v6: v6.0 };
         if networks == PerFamily::default() {
             return Err(("Network".to_owned(), Cause::Missing));
@@ -160,12 +160,12 @@ impl Config {
     /// # Errors
     /// What is wrong, after its key.
     pub fn windows(&self) -> Result<PerFamily<Option<LeaseRange>>, (String, Cause)> {
-        let v4 = self.leased(Family::V4)?;
+        let v4 = self.leased(IpFamily::V4)?;
         if v4.is_none() {
             let why = "keys of leases in etcd begin with an IPv4 prefix, and there are none";
             return Err(("EnableIPv4".to_owned(), Cause::Invalid { why: why.to_owned() }));
         }
-        Ok(PerFamily { v4, v6: self.leased(Family::V6)? })
+        Ok(PerFamily { v4, v6: self.leased(IpFamily::V6)? })
     }
 
     /// Returns which prefixes of a family nodes lease from etcd, checked as flanneld does; `None`
@@ -173,7 +173,7 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong, after its key.
-    pub fn leased(&self, family: Family) -> Result<Option<LeaseRange>, (String, Cause)> {
+    pub fn leased(&self, family: IpFamily) -> Result<Option<LeaseRange>, (String, Cause)> {
         let Some(network) = *self.networks.get(family) else { return Ok(None) };
         let (keys, window) = (keys(family), self.windows.get(family));
         let bits = network.max_prefix_len();
@@ -217,17 +217,17 @@ impl Config {
 }
 
 /// Reads what concerns a family: its network, and the window of leases.
-fn family_of(root: &KeyedValue<'_>, family: Family) -> Result<(Option<IpNet>, Window), Fault> {
+fn family_of(root: &KeyedValue<'_>, family: IpFamily) -> Result<(Option<IpNet>, Window), Fault> {
     let keys = keys(family);
     let enabled = root.get(keys.enable)?.map(|flag| flag.flag()).transpose()?;
-    if !enabled.unwrap_or(family == Family::V4) {
+    if !enabled.unwrap_or(family == IpFamily::V4) {
         return Ok((None, Window::default()));
     }
     let at = root.required(keys.network)?;
     let text = at.text()?;
     let network = cni::text::parse_cidr(text)
         .ok_or_else(|| at.fault(Cause::not_a(text, "a range such as 10.244.0.0/16")))?;
-    if Family::of_prefix(network) != family {
+    if IpFamily::of_prefix(network) != family {
         return Err(at.fault(Cause::WrongFamily { value: text.to_owned(), family }));
     }
     let address = |key: &str| {
@@ -235,7 +235,7 @@ fn family_of(root: &KeyedValue<'_>, family: Family) -> Result<(Option<IpNet>, Wi
         let text = at.text()?;
         let address =
             cni::text::parse_ip(text).ok_or_else(|| at.fault(Cause::not_a(text, "an address")))?;
-        if Family::of(address) != family {
+        if IpFamily::of(address) != family {
             return Err(at.fault(Cause::WrongFamily { value: text.to_owned(), family }));
         }
         // flanneld takes zero for none.
@@ -270,12 +270,12 @@ pub(super) fn number(address: IpAddr) -> u128 {
     }
 }
 
-pub(super) fn address_of(number: u128, family: Family) -> IpAddr {
+pub(super) fn address_of(number: u128, family: IpFamily) -> IpAddr {
     match family {
-        Family::V4 => {
+        IpFamily::V4 => {
             let number = u32::try_from(number).expect("it is within a range of IPv4");
             IpAddr::V4(Ipv4Addr::from(number))
         }
-        Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
+        IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(number)),
     }
 }

@@ -7,22 +7,23 @@ use serde_json::Value;
 
 use super::{Families, LONGEST};
 use crate::cluster::{NodeRecord, RecordFault};
-use crate::family::Family;
-use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
 use crate::reader::{self, KeyedValue, address_of, prefix};
 use crate::refused::{Cause, Refusal, printable};
 use crate::settings::{Backend, FlannelSettings, Settings};
+use net::IpFamily;
+use net::MacAddr;
 
 /// Returns the key of a node's lease, below the prefix's `subnets/`; `None` without an IPv4 prefix,
 /// which flannel's keys need.
 #[must_use]
 pub fn key(node: &Node) -> Option<String> {
-    let first =
-        |family| node.prefixes.iter().copied().find(|prefix| Family::of_prefix(*prefix) == family);
+    let first = |family| {
+        node.prefixes.iter().copied().find(|prefix| IpFamily::of_prefix(*prefix) == family)
+    };
     let part = |prefix: IpNet| format!("{}-{}", prefix.network(), prefix.prefix_len());
-    let v4 = part(first(Family::V4)?);
-    Some(match first(Family::V6) {
+    let v4 = part(first(IpFamily::V4)?);
+    Some(match first(IpFamily::V6) {
         Some(v6) => format!("{v4}&{}", part(v6)),
         None => v4,
     })
@@ -31,7 +32,7 @@ pub fn key(node: &Node) -> Option<String> {
 /// Returns the value of a node's lease, byte for byte as flanneld writes it.
 #[must_use]
 pub fn value(node: &Node, flannel: &FlannelSettings) -> String {
-    let [v4, v6] = Family::ALL.map(|family| super::backing(node, flannel, family));
+    let [v4, v6] = IpFamily::ALL.map(|family| super::backing(node, flannel, family));
     let address = |backing: &Option<super::Backing>, none: &str| match backing {
         Some(backing) => format!("{:?}", backing.address.to_string()),
         None => none.to_owned(),
@@ -66,11 +67,11 @@ pub fn address(value: &[u8]) -> Option<IpAddr> {
 
 /// Returns the hardware address of a node's tunnel over a family, as its lease says.
 #[must_use]
-pub fn mac(value: &[u8], family: Family) -> Option<MacAddr> {
+pub fn mac(value: &[u8], family: IpFamily) -> Option<MacAddr> {
     let json = reader::json(value, LONGEST).ok()?;
     let key = match family {
-        Family::V4 => "BackendData",
-        Family::V6 => "BackendV6Data",
+        IpFamily::V4 => "BackendData",
+        IpFamily::V6 => "BackendV6Data",
     };
     KeyedValue::root(&json).like_go().get(key).ok()??.get("VtepMAC").ok()??.mac().ok()
 }
@@ -108,9 +109,9 @@ fn read_lease(
         .ok_or_else(|| refused("BackendType", super::other_backend(backend)))?;
     let mut read = Families::new(backend, flannel, settings);
     for (family, address_key, data_key) in
-        [(Family::V4, "PublicIP", "BackendData"), (Family::V6, "PublicIPv6", "BackendV6Data")]
+        [(IpFamily::V4, "PublicIP", "BackendData"), (IpFamily::V6, "PublicIPv6", "BackendV6Data")]
     {
-        if !prefixes.iter().any(|prefix| Family::of_prefix(*prefix) == family) {
+        if !prefixes.iter().any(|prefix| IpFamily::of_prefix(*prefix) == family) {
             continue;
         }
         let mut one = || {
@@ -161,7 +162,7 @@ fn json_of<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
 pub(super) fn prefixes(key: &str) -> Result<Vec<IpNet>, Cause> {
     let wanted = "a lease's, such as 10.5.52.0-24 or 10.5.52.0-24&fd00::-64";
     let mut prefixes = Vec::new();
-    let parts = key.split('&').zip(Family::ALL);
+    let parts = key.split('&').zip(IpFamily::ALL);
     if 2 < key.split('&').count() {
         return Err(Cause::not_a(key, wanted));
     }
@@ -171,7 +172,7 @@ pub(super) fn prefixes(key: &str) -> Result<Vec<IpNet>, Cause> {
             Cause::NotA { .. } => Cause::not_a(key, wanted),
             cause => cause,
         })?;
-        if Family::of_prefix(prefix) != family {
+        if IpFamily::of_prefix(prefix) != family {
             return Err(Cause::WrongFamily { value: prefix.to_string(), family });
         }
         prefixes.push(prefix);

@@ -12,10 +12,10 @@ use thiserror::Error;
 use super::config::{LeaseRange, address_of, number};
 use super::lease;
 use crate::cluster::NodeRecord;
-use crate::family::{Family, PerFamily};
 use crate::reader::overlap;
 use crate::settings::Settings;
 use crate::time::Time;
+use net::{IpFamily, PerFamily};
 
 /// From how many of the first free prefixes one is drawn, as flanneld does.
 const DRAWN_FROM: usize = 100;
@@ -44,7 +44,7 @@ pub struct Lease {
 #[error("no {family} prefix of length {} is free from {} to {}", leased.length, leased.first, leased.last)]
 pub struct NoFreePrefix {
     /// The family.
-    pub family: Family,
+    pub family: IpFamily,
     /// The prefixes that there are.
     pub leased: LeaseRange,
 }
@@ -219,8 +219,8 @@ impl Leases {
     }
 
     /// Returns the first prefixes of a family that are free.
-    fn free(&self, family: Family, leased: LeaseRange) -> Vec<IpNet> {
-        let of_family = self.prefixes().filter(|prefix| Family::of_prefix(*prefix) == family);
+    fn free(&self, family: IpFamily, leased: LeaseRange) -> Vec<IpNet> {
+        let of_family = self.prefixes().filter(|prefix| IpFamily::of_prefix(*prefix) == family);
         let mut taken: Vec<(u128, u128)> = of_family
             .map(|prefix| (number(prefix.network()), number(prefix.broadcast())))
             .collect();
@@ -257,7 +257,8 @@ impl Leases {
 /// are leased.
 fn fit(prefixes: &[IpNet], windows: &Windows) -> bool {
     windows.iter().all(|(family, leased)| {
-        let mut of_family = prefixes.iter().filter(|prefix| Family::of_prefix(**prefix) == family);
+        let mut of_family =
+            prefixes.iter().filter(|prefix| IpFamily::of_prefix(**prefix) == family);
         match (leased, of_family.next(), of_family.next()) {
             (Some(leased), Some(prefix), None) => leased.has(*prefix),
             (None, None, None) => true,

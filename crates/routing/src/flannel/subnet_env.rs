@@ -2,9 +2,9 @@
 
 use ipnet::IpNet;
 
-use crate::family::Family;
 use crate::reader::next_address;
 use crate::refused::Cause;
+use net::IpFamily;
 
 /// Its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,10 +20,10 @@ pub struct SubnetEnv {
 }
 
 /// The keys of a family.
-fn keys(family: Family) -> (&'static str, &'static str) {
+fn keys(family: IpFamily) -> (&'static str, &'static str) {
     match family {
-        Family::V4 => ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
-        Family::V6 => ("FLANNEL_IPV6_NETWORK", "FLANNEL_IPV6_SUBNET"),
+        IpFamily::V4 => ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),
+        IpFamily::V6 => ("FLANNEL_IPV6_NETWORK", "FLANNEL_IPV6_SUBNET"),
     }
 }
 
@@ -32,8 +32,8 @@ impl SubnetEnv {
     #[must_use]
     pub fn write(&self) -> String {
         let mut text = String::new();
-        for family in Family::ALL {
-            let of = |prefix: &&IpNet| Family::of_prefix(**prefix) == family;
+        for family in IpFamily::ALL {
+            let of = |prefix: &&IpNet| IpFamily::of_prefix(**prefix) == family;
             let network = self.networks.iter().find(of);
             if let (Some(network), Some(subnet)) = (network, self.subnets.iter().find(of)) {
                 let (network_key, subnet_key) = keys(family);
@@ -58,7 +58,7 @@ impl SubnetEnv {
         };
         let missing = |key: &str| (key.to_owned(), Cause::Missing);
         let (mut networks, mut subnets) = (Vec::new(), Vec::new());
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let (network_key, subnet_key) = keys(family);
             for (key, list) in [(network_key, &mut networks), (subnet_key, &mut subnets)] {
                 for text in get(key).into_iter().flat_map(|list| list.split(',')) {
@@ -85,10 +85,10 @@ impl SubnetEnv {
     }
 }
 
-fn read_prefix(text: &str, family: Family) -> Result<IpNet, Cause> {
+fn read_prefix(text: &str, family: IpFamily) -> Result<IpNet, Cause> {
     let prefix = cni::text::parse_cidr(text)
         .ok_or_else(|| Cause::not_a(text, "a prefix such as 10.244.1.1/24"))?;
-    if Family::of_prefix(prefix) != family {
+    if IpFamily::of_prefix(prefix) != family {
         return Err(Cause::WrongFamily { value: text.to_owned(), family });
     }
     Ok(prefix.trunc())

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 
 use super::{Answer, PeerPlan, Phase, Probe, Routing, Target};
 use crate::condition::{self, Condition, Health, ProgrammingFault};
-use crate::family::Family;
 use crate::flannel::subnet_env::SubnetEnv;
 use crate::node::Node;
 use crate::object::{Key, Value};
@@ -15,6 +14,7 @@ use crate::path::Path;
 use crate::settings::PodMtu;
 use crate::time::Time;
 use crate::wanted;
+use net::IpFamily;
 
 /// How long an answer of a peer counts.
 const FRESH: Duration = Duration::from_secs(180);
@@ -24,10 +24,10 @@ impl Routing {
     /// answers.
     pub fn targets(&self) -> impl Iterator<Item = Target> {
         let used = self.cluster.used();
-        used.flat_map(|(_, node)| Family::ALL.map(|family| self.target(node, family))).flatten()
+        used.flat_map(|(_, node)| IpFamily::ALL.map(|family| self.target(node, family))).flatten()
     }
 
-    fn target(&self, node: &Node, family: Family) -> Option<Target> {
+    fn target(&self, node: &Node, family: IpFamily) -> Option<Target> {
         let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
         let underlay = match plan.path {
             Path::None => return None,
@@ -115,7 +115,7 @@ impl Routing {
                 // Without a peer, as if every offer were in use: the first peer changes nothing.
                 let offered = || {
                     let vxlan = own.node.offers.vxlan?;
-                    let tunnels = Family::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
+                    let tunnels = IpFamily::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
                     let mtus = tunnels.filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
                     mtus.min()
                 };
@@ -130,9 +130,12 @@ impl Routing {
         let own = &self.cluster.own().node;
         let mut subnets: Vec<IpNet> = Vec::new();
         let mut networks: Vec<IpNet> = Vec::new();
-        for family in Family::ALL {
-            let mut of_family =
-                own.prefixes.iter().copied().filter(|prefix| Family::of_prefix(*prefix) == family);
+        for family in IpFamily::ALL {
+            let mut of_family = own
+                .prefixes
+                .iter()
+                .copied()
+                .filter(|prefix| IpFamily::of_prefix(*prefix) == family);
             let Some(subnet) = of_family.next() else { continue };
             let mut ranges = self.settings.cluster_ranges.iter().copied();
             networks.push(ranges.find(|range| range.contains(&subnet))?);
@@ -161,7 +164,7 @@ impl Routing {
     /// Peers with native paths do not count: the network may drop questions to pods' addresses, and
     /// carry everything else.
     pub(super) fn judge_probes(&mut self, now: Time) {
-        let is_native = |name: &str, family: Family| {
+        let is_native = |name: &str, family: IpFamily| {
             let plan = self.plans.get(name).and_then(|plan| plan.families.get(family).as_ref());
             plan.is_some_and(|plan| plan.path == Path::Native)
         };

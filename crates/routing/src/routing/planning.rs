@@ -7,7 +7,6 @@ use ipnet::IpNet;
 
 use super::{FamilyPlan, PeerPlan, Routing, Todo};
 use crate::cluster::{News, Outcome, Peer};
-use crate::family::{Family, PerFamily};
 use crate::mtu;
 use crate::node::Node;
 use crate::object::{Key, METRIC, Set, Value};
@@ -15,6 +14,7 @@ use crate::path::{self, Choice, Hop, Path, Reachability, Way};
 use crate::plan::{self, Change, ForeignRoute, Objects};
 use crate::settings::{LinkName, OwnNode, Source};
 use crate::wanted::{self, Reach};
+use net::{IpFamily, PerFamily};
 
 /// The way to an address that has not been looked up.
 static UNKNOWN: Way = Way::Unknown;
@@ -70,7 +70,7 @@ impl Routing {
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
         let Some(vxlan) = own.node.offers.vxlan else { return };
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let key = Key::Tunnel { link: own.tunnels.get(family).clone() };
             // One with other numbers is an earlier configuration's.
             if let Some(Value::Tunnel(there)) = self.observed.objects().get(&key)
@@ -96,7 +96,7 @@ impl Routing {
         let own = self.cluster.own_shared();
         let mut families = PerFamily::default();
         let mut reach = PerFamily::default();
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let prefixes: Vec<IpNet> = node.prefixes_of(family).collect();
             if prefixes.is_empty() {
                 continue;
@@ -155,7 +155,7 @@ impl Routing {
         keys.extend(self.wanted.replace(name, Objects::new()));
         self.ids.release(name);
         self.unplanned.remove(name);
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             self.probes.remove(&(name.to_owned(), family));
             self.turns.remove(&(name.to_owned(), family));
         }
@@ -168,7 +168,7 @@ impl Routing {
 
     /// Chooses the path to a peer. The reasons are not kept: a caller that shows them has it chosen
     /// again.
-    pub(crate) fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
+    pub(crate) fn choose(&self, node: &Node, family: IpFamily, prefixes: &[IpNet]) -> Choice {
         let reachability = self.reachability(node, prefixes);
         path::choose(&self.cluster.own().node, node, family, reachability)
     }
@@ -186,7 +186,7 @@ impl Routing {
     }
 
     /// Returns the way that a path's packets go.
-    fn hop(&self, node: &Node, family: Family, path: Path) -> Option<Hop> {
+    fn hop(&self, node: &Node, family: IpFamily, path: Path) -> Option<Hop> {
         let underlay = match path {
             Path::Vxlan { underlay } => underlay,
             _ => family,
@@ -203,7 +203,7 @@ impl Routing {
         &self,
         own: &OwnNode,
         node: &Node,
-        family: Family,
+        family: IpFamily,
         path: Path,
         hop: Option<&Hop>,
     ) -> Option<u32> {
@@ -244,7 +244,7 @@ impl Routing {
         let underlay: Vec<IpAddr> = node.underlay.iter().collect();
         let mut conflicts = Vec::new();
         for prefix in node.all_prefixes() {
-            let plan = plan.families.get(Family::of_prefix(prefix)).as_ref();
+            let plan = plan.families.get(IpFamily::of_prefix(prefix)).as_ref();
             // A path without a route of ours follows theirs.
             let ours = plan.is_some_and(|plan| plan.path.has_route());
             let routes = self.observed.foreign.get(&prefix).filter(|_| ours);
@@ -350,7 +350,7 @@ impl Routing {
     /// Reports whether the network between the nodes knows the way to pods of a family, of one peer at
     /// least.
     #[must_use]
-    pub fn is_native(&self, family: Family) -> bool {
+    pub fn is_native(&self, family: IpFamily) -> bool {
         self.cluster.own().node.offers.native || *self.native().get(family)
     }
 
@@ -377,7 +377,7 @@ impl Routing {
     /// may come by any link between nodes. An administrator's route may be in the way of ours.
     fn routed(&self, native: PerFamily<bool>) -> BTreeSet<IpNet> {
         let own = self.cluster.own();
-        let plan_of = |name: &str, family: Family| {
+        let plan_of = |name: &str, family: IpFamily| {
             let plan = self.plans.get(name);
             plan.and_then(|plan| plan.families.get(family).as_ref())
         };
@@ -386,16 +386,16 @@ impl Routing {
             !self.settings.space_ranges.is_empty() && plans.any(|plan| plan.path.is_plain())
         });
         let is_native =
-            |prefix: &IpNet| own.node.offers.native || *native.get(Family::of_prefix(*prefix));
+            |prefix: &IpNet| own.node.offers.native || *native.get(IpFamily::of_prefix(*prefix));
         let of_cluster = self.settings.cluster_ranges.iter().filter(|range| is_native(range));
         let of_spaces = self.settings.space_ranges.iter();
         let of_spaces =
-            of_spaces.filter(|range| is_native(range) || *plain.get(Family::of_prefix(**range)));
+            of_spaces.filter(|range| is_native(range) || *plain.get(IpFamily::of_prefix(**range)));
         let is_plain = |prefix: IpNet| {
             let Some((of_peer, name)) = self.cluster.of_address(prefix.network()) else {
                 return false;
             };
-            let plan = plan_of(name, Family::of_prefix(prefix));
+            let plan = plan_of(name, IpFamily::of_prefix(prefix));
             of_peer.contains(&prefix) && plan.is_some_and(|plan| plan.path.is_plain())
         };
         // By a tunnel, no route is needed.

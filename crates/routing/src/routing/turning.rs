@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use super::Routing;
-use crate::family::Family;
 use crate::node::Node;
 use crate::path::{self, Path};
 use crate::time::Time;
+use net::IpFamily;
 
 /// How long the other end has until it follows.
 const WHILE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ pub(super) enum Turn {
 
 impl Routing {
     /// Returns by which path packets go to a peer now, and whether the path changes.
-    pub(super) fn turn(&mut self, node: &Node, family: Family, chosen: Path) -> (Path, bool) {
+    pub(super) fn turn(&mut self, node: &Node, family: IpFamily, chosen: Path) -> (Path, bool) {
         let plan = self.plans.get(&node.name).and_then(|plan| plan.families.get(family).as_ref());
         let Some(before) = plan.map(|plan| plan.path) else { return (chosen, false) };
         let is_tunnel = |path| matches!(path, Path::Vxlan { .. });

@@ -605,7 +605,7 @@ fn network_configurations_and_subnet_files_of_flannel() {
         };
         let config = format!(r#"{{{first},"Backend":{{"Type":"vxlan"}}}}"#);
         let config = Config::read(&config).unwrap();
-        let (key, cause) = config.leased(netwright_routing::Family::V4).unwrap_err();
+        let (key, cause) = config.leased(netwright_routing::IpFamily::V4).unwrap_err();
         text.push_str(&format!("{key}: {cause}\n"));
     }
     let good = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\n\
@@ -702,7 +702,7 @@ fn damaged_texts_are_read_or_refused() {
         let lease = lease::read(&key, damage(&value).as_bytes(), &flannel(), &flannel_settings());
         readable += usize::from(lease.node.is_ok());
         if let Ok(config) = Config::read(&damage(config)) {
-            for family in netwright_routing::Family::ALL {
+            for family in netwright_routing::IpFamily::ALL {
                 readable += usize::from(config.leased(family).is_ok());
             }
         }

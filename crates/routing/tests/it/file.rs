@@ -1,7 +1,7 @@
 //! The list of nodes in a file.
 
 use netwright_routing::file;
-use netwright_routing::{Family, MacAddr};
+use netwright_routing::{IpFamily, mac_of_tunnel};
 
 use crate::support::{net, settings};
 
@@ -29,7 +29,7 @@ fn three_machines_need_names_prefixes_and_addresses() {
     assert_eq!((b.mtu, b.zone.as_deref()), (Some(9000), Some("west")));
     let vxlan = b.offers.vxlan.unwrap();
     // This is the address that node b itself gives to its tunnel.
-    assert_eq!(vxlan.mac4, Some(MacAddr::of_tunnel("b", Family::V4)));
+    assert_eq!(vxlan.mac4, Some(mac_of_tunnel("b", IpFamily::V4)));
     let a = seen[0].node.as_ref().unwrap();
     assert_eq!(a.offers.vxlan.unwrap().mac6, None);
     assert!(a.created < b.created, "of two that want the same, the first has it");

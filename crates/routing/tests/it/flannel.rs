@@ -10,7 +10,7 @@ use netwright_routing::flannel::subnet_env::SubnetEnv;
 use netwright_routing::kubernetes;
 use netwright_routing::node::{Dialect, Offers, Vxlan};
 use netwright_routing::settings::{Backend, FlannelSettings};
-use netwright_routing::{Family, Node, Settings};
+use netwright_routing::{IpFamily, Node, Settings};
 
 use crate::support::{flannel, flannel_fields, flannel_settings, ip, net, node, v4_node};
 
@@ -217,10 +217,10 @@ fn net_conf_is_read_with_flannelds_defaults() {
     assert_eq!(settings.cluster_ranges, [net("10.244.0.0/16")]);
     assert_eq!(settings.flannel.unwrap().prefix, "flannel.alpha.coreos.com/");
     assert_eq!(
-        config.leased(Family::V4),
+        config.leased(IpFamily::V4),
         Ok(Some(LeaseRange { length: 24, first: ip("10.244.1.0"), last: ip("10.244.255.0") }))
     );
-    assert_eq!(config.leased(Family::V6), Ok(None));
+    assert_eq!(config.leased(IpFamily::V6), Ok(None));
 
     let text = r#"{"network":"10.0.3.7/8","EnableIPv6":true,"IPv6Network":"fd00::/48","SubnetLen":20,
         "SubnetMin":"10.10.0.0","SubnetMax":"10.99.0.0",
@@ -229,11 +229,11 @@ fn net_conf_is_read_with_flannelds_defaults() {
     assert_eq!((config.vni, config.port, config.direct_routing), (7, 4789, true));
     assert_eq!(config.networks.v4, Some(net("10.0.0.0/8")));
     assert_eq!(
-        config.leased(Family::V4),
+        config.leased(IpFamily::V4),
         Ok(Some(LeaseRange { length: 20, first: ip("10.10.0.0"), last: ip("10.99.0.0") }))
     );
     assert_eq!(
-        config.leased(Family::V6),
+        config.leased(IpFamily::V6),
         Ok(Some(LeaseRange { length: 64, first: ip("fd00:0:0:1::"), last: ip("fd00:0:0:ffff::") }))
     );
     assert_eq!(config.settings("example.com/x").flannel.unwrap().prefix, "example.com/x-");
@@ -250,7 +250,7 @@ fn net_conf_is_read_with_flannelds_defaults() {
     // Small networks are split into four subnets.
     for (network, length) in [("10.0.0.0/22", 24), ("10.0.0.0/23", 25), ("10.0.0.0/28", 30)] {
         let text = format!(r#"{{"Network":"{network}","Backend":{{"Type":"vxlan"}}}}"#);
-        let leased = Config::read(&text).unwrap().leased(Family::V4).unwrap().unwrap();
+        let leased = Config::read(&text).unwrap().leased(IpFamily::V4).unwrap().unwrap();
         assert_eq!(leased.length, length, "{network}");
     }
 }

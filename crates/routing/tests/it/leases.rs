@@ -229,13 +229,13 @@ fn a_cluster_without_ipv4_has_no_leases_in_etcd() {
 
 #[test]
 fn an_address_and_hardware_addresses_are_read_as_far_as_they_can_be() {
-    use netwright_routing::Family;
+    use netwright_routing::IpFamily;
     let value = br#"{"publicip":"192.0.2.1","BackendV6Data":{"VtepMAC":"02:00:00:00:06:02"}}"#;
     assert_eq!(lease::address(value), Some(ip("192.0.2.1")));
-    assert_eq!(lease::mac(value, Family::V6), Some("02:00:00:00:06:02".parse().unwrap()));
-    assert_eq!(lease::mac(value, Family::V4), None);
+    assert_eq!(lease::mac(value, IpFamily::V6), Some("02:00:00:00:06:02".parse().unwrap()));
+    assert_eq!(lease::mac(value, IpFamily::V4), None);
     for value in ["", "{", "[]", r#"{"PublicIP":7}"#, r#"{"PublicIP":"x"}"#] {
         assert_eq!(lease::address(value.as_bytes()), None, "{value}");
-        assert_eq!(lease::mac(value.as_bytes(), Family::V4), None, "{value}");
+        assert_eq!(lease::mac(value.as_bytes(), IpFamily::V4), None, "{value}");
     }
 }

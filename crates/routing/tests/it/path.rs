@@ -3,12 +3,12 @@
 use expect_test::expect;
 use netwright_routing::node::{Dialect, Offers, Vxlan};
 use netwright_routing::path::{Choice, Path, Reachability, Way, choose, choose_path};
-use netwright_routing::{Family, Node, PerFamily};
+use netwright_routing::{IpFamily, Node, PerFamily};
 use proptest::prelude::*;
 
 use crate::support::{by_gateway, cases, node, on_link, v4_node};
 
-fn chosen(own: &Node, peer: &Node, family: Family, way: &Way, learned: bool) -> Choice {
+fn chosen(own: &Node, peer: &Node, family: IpFamily, way: &Way, learned: bool) -> Choice {
     choose(own, peer, family, Reachability { ways: PerFamily { v4: way, v6: way }, learned })
 }
 
@@ -45,24 +45,24 @@ fn the_first_path_that_both_ends_have_is_taken() {
     flannel_v4.offers.vxlan.as_mut().unwrap().mac6 = None;
     let mut text = String::new();
     for (what, own, peer, family, way, learned) in [
-        ("same segment", &a, &b, Family::V4, on_link(), false),
-        ("behind a router", &a, &b, Family::V4, by_gateway(), false),
-        ("behind a router, IPv6", &a, &b, Family::V6, by_gateway(), false),
-        ("IPv6 over IPv4", &a, &without_v6, Family::V6, by_gateway(), false),
-        ("IPv6 over IPv4, from the other end", &without_v6, &b, Family::V6, by_gateway(), false),
-        ("no route for now", &a, &b, Family::V4, Way::Missing, false),
-        ("learned", &a, &b, Family::V4, on_link(), true),
-        ("native", &a, &native, Family::V4, on_link(), false),
-        ("flannel vxlan on the segment", &a, &flannel_vxlan, Family::V4, on_link(), false),
-        ("flannel host-gw on the segment", &a, &flannel_host_gw, Family::V4, on_link(), false),
-        ("flannel host-gw elsewhere", &a, &flannel_host_gw, Family::V4, by_gateway(), false),
-        ("flannel without IPv6", &a, &flannel_v4, Family::V6, by_gateway(), false),
-        ("native and flannel", &native, &flannel_vxlan, Family::V4, on_link(), false),
+        ("same segment", &a, &b, IpFamily::V4, on_link(), false),
+        ("behind a router", &a, &b, IpFamily::V4, by_gateway(), false),
+        ("behind a router, IPv6", &a, &b, IpFamily::V6, by_gateway(), false),
+        ("IPv6 over IPv4", &a, &without_v6, IpFamily::V6, by_gateway(), false),
+        ("IPv6 over IPv4, from the other end", &without_v6, &b, IpFamily::V6, by_gateway(), false),
+        ("no route for now", &a, &b, IpFamily::V4, Way::Missing, false),
+        ("learned", &a, &b, IpFamily::V4, on_link(), true),
+        ("native", &a, &native, IpFamily::V4, on_link(), false),
+        ("flannel vxlan on the segment", &a, &flannel_vxlan, IpFamily::V4, on_link(), false),
+        ("flannel host-gw on the segment", &a, &flannel_host_gw, IpFamily::V4, on_link(), false),
+        ("flannel host-gw elsewhere", &a, &flannel_host_gw, IpFamily::V4, by_gateway(), false),
+        ("flannel without IPv6", &a, &flannel_v4, IpFamily::V6, by_gateway(), false),
+        ("native and flannel", &native, &flannel_vxlan, IpFamily::V4, on_link(), false),
         (
             "other VNI",
             &a,
             &only(Offers { vxlan: Some(other_vni), direct: true, ..none }),
-            Family::V4,
+            IpFamily::V4,
             by_gateway(),
             false,
         ),
@@ -70,7 +70,7 @@ fn the_first_path_that_both_ends_have_is_taken() {
             "other port",
             &a,
             &only(Offers { vxlan: Some(other_port), ..none }),
-            Family::V4,
+            IpFamily::V4,
             by_gateway(),
             false,
         ),
@@ -78,7 +78,7 @@ fn the_first_path_that_both_ends_have_is_taken() {
             "not asked yet",
             &a,
             &only(Offers { direct: true, ..none }),
-            Family::V4,
+            IpFamily::V4,
             Way::Unknown,
             false,
         ),
@@ -192,7 +192,7 @@ proptest! {
         learned in any::<bool>(),
     ) {
         let reach = Reachability { ways: PerFamily { v4: &v4, v6: &v6 }, learned };
-        for family in Family::ALL {
+        for family in IpFamily::ALL {
             let (here, there) = (choose(&a, &b, family, reach), choose(&b, &a, family, reach));
             prop_assert_eq!(here.path, there.path, "{} / {}", here.because, there.because);
             prop_assert_eq!(choose_path(&a, &b, family, reach), here.path);

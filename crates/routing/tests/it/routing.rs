@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use netwright_routing::PerFamily;
 use netwright_routing::cluster::{Event, NodeRecord};
-use netwright_routing::family::PerFamily;
 use netwright_routing::kubernetes;
 use netwright_routing::mtu::IPV6_LEAST;
 use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, Value};
@@ -12,7 +12,7 @@ use netwright_routing::plan::ForeignRoute;
 use netwright_routing::routing::{Answer, LeaveMode, Phase, Probe};
 use netwright_routing::settings::{ExistingTunnel, NodeFacts, Paths, PodMtu, Uplink};
 use netwright_routing::show::PeerState;
-use netwright_routing::{Family, Node, OwnNode, Routing, Settings};
+use netwright_routing::{IpFamily, Node, OwnNode, Routing, Settings};
 
 use crate::kernel::{End, Kernel};
 use crate::support::{
@@ -61,18 +61,18 @@ fn a_node_without_peers_is_available_and_one_whose_peers_are_cut_off_is_not() {
     assert!(!machine.routing.condition(NOW).unwrap().unavailable);
     machine.list(&[node("b", 2), node("c", 3)]);
     assert_eq!(machine.routing.condition(NOW), None, "no node has answered yet");
-    machine.routing.probed("b", Family::V4, DOWN, NOW);
+    machine.routing.probed("b", IpFamily::V4, DOWN, NOW);
     assert_eq!(machine.routing.condition(at(40)), None, "a peer that is down is no fault of ours");
-    machine.routing.probed("b", Family::V4, YES, at(50));
+    machine.routing.probed("b", IpFamily::V4, YES, at(50));
     assert!(!machine.routing.condition(at(50)).unwrap().unavailable);
     for peer in ["b", "c"] {
-        machine.routing.probed(peer, Family::V4, DEAD_TUNNEL, at(60));
+        machine.routing.probed(peer, IpFamily::V4, DEAD_TUNNEL, at(60));
     }
     assert_eq!(machine.routing.due(), Some(at(90)));
     assert_eq!(machine.routing.condition(at(89)), None);
     let condition = machine.routing.condition(at(90)).unwrap();
     assert!(condition.unavailable, "{condition:?}");
-    machine.routing.probed("c", Family::V4, YES, at(95));
+    machine.routing.probed("c", IpFamily::V4, YES, at(95));
     assert!(!machine.routing.condition(at(95)).unwrap().unavailable);
     assert_eq!(machine.routing.due(), None);
 }
@@ -736,11 +736,11 @@ fn what_can_be_probed_is_told() {
     let paths: Vec<String> =
         machine.routing.targets().map(|target| target.path.to_string()).collect();
     assert_eq!(paths, ["10.244.2.1", "fd00:244:0:2::1"]);
-    machine.routing.probed("b", Family::V4, DEAD_TUNNEL, at(60));
+    machine.routing.probed("b", IpFamily::V4, DEAD_TUNNEL, at(60));
     let warnings = machine.routing.table().warnings;
     assert!(warnings.iter().any(|said| said.contains("does the network have")), "{warnings:?}");
     assert_eq!(machine.routing.condition(at(100)), None, "questions alone may be dropped");
-    machine.routing.probed("b", Family::V4, YES, at(110));
+    machine.routing.probed("b", IpFamily::V4, YES, at(110));
     assert!(!machine.routing.condition(at(110)).unwrap().unavailable);
     assert_eq!(machine.routing.table().warnings, Vec::<String>::new());
 }

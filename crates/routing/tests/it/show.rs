@@ -4,7 +4,7 @@ use expect_test::expect;
 use netwright_routing::cluster::{Event, NodeRecord, RecordFault};
 use netwright_routing::routing::{Answer, Probe};
 use netwright_routing::show::Table;
-use netwright_routing::{Family, Node};
+use netwright_routing::{IpFamily, Node};
 
 use crate::support::{Machine, at, by_gateway, ip, node, on_link, settings, v4_node};
 
@@ -27,7 +27,7 @@ fn machine() -> Machine {
         mtu: Some(1500),
         udp: Some(true),
     };
-    machine.routing.probed("b", Family::V4, probe, at(30));
+    machine.routing.probed("b", IpFamily::V4, probe, at(30));
     machine
 }
 

@@ -10,7 +10,9 @@ use netwright_routing::path::{Hop, Way};
 use netwright_routing::plan::ObservedObjects;
 use netwright_routing::routing::Todo;
 use netwright_routing::settings::{Backend, FlannelSettings, NodeFacts, Uplink};
-use netwright_routing::{Family, MacAddr, Node, OwnNode, PerFamily, Routing, Settings, Time};
+use netwright_routing::{
+    IpFamily, Node, OwnNode, PerFamily, Routing, Settings, Time, mac_of_tunnel,
+};
 
 use crate::kernel::Kernel;
 
@@ -70,8 +72,8 @@ fn numbered(name: &str, v4: &str, v6: &str, underlay: Underlay) -> Node {
     let vxlan = Vxlan {
         vni: 1,
         port: 8472,
-        mac4: Some(MacAddr::of_tunnel(name, Family::V4)),
-        mac6: Some(MacAddr::of_tunnel(name, Family::V6)),
+        mac4: Some(mac_of_tunnel(name, IpFamily::V4)),
+        mac6: Some(mac_of_tunnel(name, IpFamily::V6)),
     };
     Node {
         name: name.to_owned(),

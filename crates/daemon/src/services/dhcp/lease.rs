@@ -12,7 +12,8 @@ use dhcp::{Now, Timestamp, v4, v6};
 use kernel::netns::Netns;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::{Change, LinkSet, RouteSocket};
-use node_api::dhcp::{Client, Family, LeaseRequest};
+use net::IpFamily;
+use node_api::dhcp::{Client, LeaseRequest};
 use state::NetnsIdentity;
 
 use super::context::{Context, kernel_error};
@@ -122,7 +123,7 @@ impl HeldLease {
                 format!("interface {ifname:?} has no Ethernet address, which DHCP needs"),
             ));
         };
-        if client.families.contains(&Family::V6) {
+        if client.families.contains(&IpFamily::V6) {
             look::switch_on_v6(&opened, ifname)?;
         }
         if !link.up() {
@@ -137,7 +138,7 @@ impl HeldLease {
             netns_cookie: opened.cookie(),
             pid_ns,
             ifindex: link.index,
-            mac: dhcp::MacAddr(mac.0),
+            mac,
             way: ReleasePath::of(&mut world.host, &link),
         };
         tracing::info!(lease = %attachment, netns = %place.netns.display(), way = ?place.way, "looking for a lease");
@@ -168,7 +169,7 @@ impl HeldLease {
             way: saved.way,
         };
         let wants = |family| saved.client.families.contains(&family);
-        let v4 = wants(Family::V4).then(|| {
+        let v4 = wants(IpFamily::V4).then(|| {
             let config = world.v4_config(&saved.attachment, &place, &saved.client, true);
             let current = saved.v4.as_ref().map(|saved| saved.lease.clone());
             let start =
@@ -176,7 +177,7 @@ impl HeldLease {
             let client = v4::Client::new(config, start, now, clock::seed());
             SideV4 { client, sockets: None, current }
         });
-        let v6 = wants(Family::V6).then(|| {
+        let v6 = wants(IpFamily::V6).then(|| {
             let config = world.v6_config(&saved.attachment, true);
             let current = saved.v6.as_ref().map(|saved| saved.lease.clone());
             let start =
@@ -366,12 +367,12 @@ impl HeldLease {
     fn begin(&mut self, world: &Context, now: Now) {
         self.stage = Stage::Asking;
         let wants = |family| self.client.families.contains(&family);
-        if wants(Family::V4) || self.client.families.is_empty() {
+        if wants(IpFamily::V4) || self.client.families.is_empty() {
             let config = world.v4_config(&self.key, &self.place, &self.client, false);
             let client = v4::Client::new(config, v4::Start::Fresh, now, clock::seed());
             self.v4 = Some(SideV4 { client, sockets: None, current: None });
         }
-        if wants(Family::V6) {
+        if wants(IpFamily::V6) {
             let config = world.v6_config(&self.key, false);
             let client = v6::Client::new(config, v6::Start::Fresh, now, clock::seed());
             self.v6 = Some(SideV6 { client, socket: None, current: None });

@@ -148,7 +148,7 @@ fn send_into_bridge(
     };
     let port = create(host, &new, &[&near])?;
     let sent = port.peer_index.ok_or(ReleasePathError::Gone(near)).and_then(|near| {
-        let set = LinkSet { mac: Some(kernel::MacAddr(mac.0)), ..LinkSet::default() }.up(true);
+        let set = LinkSet { mac: Some(mac), ..LinkSet::default() }.up(true);
         host.apply_one(&Change::SetLink { ifindex: near, set })?;
         wait(host, near, |link| link.oper_state == OperState::Up)?;
         wait(host, port.index, |link| link.port.is_none_or(|port| port.state == FORWARDING))?;
@@ -168,7 +168,7 @@ fn send_by_macvlan(
     let options = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: None };
     let new = NewLink {
         parent: Some(parent),
-        mac: Some(kernel::MacAddr(mac.0)),
+        mac: Some(mac),
         ..NewLink::new(format!("{PREFIX}m"), LinkKind::Macvlan(options))
     };
     let link = create_in_turn(host, &new)?;

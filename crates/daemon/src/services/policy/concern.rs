@@ -112,7 +112,7 @@ fn addresses_at<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::{Direction, Family};
+    use policy::{Direction, IpFamily};
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn the_chain_of_the_node_itself_concerns_the_pods_that_meet_it() {
-        let end = |end, set: &str| Match::Address { end, family: Family::V4, set: set.to_owned() };
+        let end =
+            |end, set: &str| Match::Address { end, family: IpFamily::V4, set: set.to_owned() };
         let matches = vec![end(End::Source, "from4-1"), end(End::Destination, "own4-node")];
         let lines = vec![Line { matches, then: LineAction::Jump("cn-1".to_owned()) }];
         let mut program = Program::empty();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use policy::object::is_stand_in;
-use policy::{Direction, Family, Networks, Node, Pod, Protocol, Traffic, World, explain};
+use policy::{Direction, IpFamily, Networks, Node, Pod, Protocol, Traffic, World, explain};
 use serde::{Deserialize, Serialize};
 
 /// The version of what is answered.
@@ -226,8 +226,8 @@ pub(crate) fn judge(world: &World, question: &Question) -> Result<Judgement, Str
     let source = addresses(world, &question.source, &mut notes)?;
     let destination = addresses(world, &question.destination, &mut notes)?;
     let mut families = Vec::new();
-    for family in Family::ALL {
-        let of = |all: &[IpAddr]| all.iter().copied().find(|one| Family::of(*one) == family);
+    for family in IpFamily::ALL {
+        let of = |all: &[IpAddr]| all.iter().copied().find(|one| IpFamily::of(*one) == family);
         let (Some(source), Some(destination)) = (of(&source), of(&destination)) else { continue };
         if !speaks(family, question.traffic.protocol) {
             continue;
@@ -253,10 +253,10 @@ pub(crate) fn judge(world: &World, question: &Question) -> Result<Judgement, Str
 }
 
 /// Reports whether a protocol is spoken over a family.
-fn speaks(family: Family, protocol: Protocol) -> bool {
+fn speaks(family: IpFamily, protocol: Protocol) -> bool {
     match protocol {
-        Protocol::Other(1) => family == Family::V4,
-        Protocol::Other(58) => family == Family::V6,
+        Protocol::Other(1) => family == IpFamily::V4,
+        Protocol::Other(58) => family == IpFamily::V6,
         _ => true,
     }
 }
@@ -276,9 +276,9 @@ fn of_family(
         cause,
     });
     FamilyJudgement {
-        family: match Family::of(source) {
-            Family::V4 => "IPv4".to_owned(),
-            Family::V6 => "IPv6".to_owned(),
+        family: match IpFamily::of(source) {
+            IpFamily::V4 => "IPv4".to_owned(),
+            IpFamily::V6 => "IPv6".to_owned(),
         },
         source_address: shown(source),
         destination_address: shown(destination),

@@ -1,7 +1,6 @@
 //! Makes changes of routing in the kernel: as few messages as possible, and a result for each.
 
 use ipnet::IpNet;
-use kernel::mac::MacAddr;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
     AddressOptions, Change as Message, Link, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
@@ -149,7 +148,7 @@ fn create_tunnel(
         ..VxlanOptions::new(tunnel.vni, tunnel.port)
     };
     let new = NewLink {
-        mac: Some(MacAddr(tunnel.mac.0)),
+        mac: Some(tunnel.mac),
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
         // If the service is killed before the alias is there, the next run knows the link by this.
@@ -178,7 +177,7 @@ fn adjust_tunnel(
         learning: Some(tunnel.learning),
     };
     let of_link = LinkSet {
-        mac: Some(MacAddr(tunnel.mac.0)),
+        mac: Some(tunnel.mac),
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
         master: Some(None),
@@ -365,10 +364,10 @@ fn of_object(
             KernelObject::Address(index(link)?, IpNet::from(*address))
         }
         (Key::Fdb { link, mac }, Value::Fdb { to }) => {
-            KernelObject::Fdb(VxlanFdb::new(index(link)?, MacAddr(mac.0), *to))
+            KernelObject::Fdb(VxlanFdb::new(index(link)?, *mac, *to))
         }
         (Key::Neighbour { link, address }, Value::Neighbour { mac }) => {
-            let neighbour = Neighbour::permanent(index(link)?, *address, MacAddr(mac.0));
+            let neighbour = Neighbour::permanent(index(link)?, *address, *mac);
             KernelObject::Neighbour(Neighbour {
                 protocol: Some(RouteProtocol(PROTOCOL)),
                 ..neighbour

@@ -22,7 +22,7 @@ use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, ObservedObjects};
 use routing::settings::{self, ExistingTunnel, LinkName, OwnNode, Uplink};
-use routing::{Family, MacAddr, PerFamily, Settings};
+use routing::{MacAddr, PerFamily, Settings};
 
 use super::super::setup::words;
 
@@ -193,7 +193,7 @@ impl Links {
             port: info.options.port,
             local: info.options.local.unwrap_or(NOWHERE),
             underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
-            mac: MacAddr(link.mac.map(|mac| mac.0).unwrap_or_default()),
+            mac: link.mac.unwrap_or(MacAddr::ZERO),
             mtu,
             up: link.up(),
             learning: info.options.learning,
@@ -217,7 +217,7 @@ impl Links {
         let is_plain = (entry.vni, entry.port, entry.oif) == (None, None, None)
             && entry.state == NeighbourState::PERMANENT;
         let to = if is_plain { entry.destination } else { NOWHERE };
-        Some((Key::Fdb { link, mac: MacAddr(entry.mac.0) }, Value::Fdb { to }))
+        Some((Key::Fdb { link, mac: entry.mac }, Value::Fdb { to }))
     }
 
     /// A neighbour that is deleted is reported as one that is not permanent, and without its
@@ -225,7 +225,7 @@ impl Links {
     fn neighbour(&self, neighbour: &Neighbour) -> Option<(Key, Option<Value>)> {
         let link = self.tunnels.get(&neighbour.ifindex)?.clone();
         let mac = neighbour.mac.filter(|_| neighbour.state == NeighbourState::PERMANENT);
-        let value = mac.map(|mac| Value::Neighbour { mac: MacAddr(mac.0) });
+        let value = mac.map(|mac| Value::Neighbour { mac });
         Some((Key::Neighbour { link, address: neighbour.address }, value))
     }
 
@@ -395,7 +395,7 @@ impl Host {
     pub(super) fn uplink(&self, address: IpAddr) -> Option<Uplink> {
         let with_it = self.addresses.iter().filter(|of| of.address.addr() == address);
         let with_it = with_it.filter_map(|of| self.links.by_index.get(&of.ifindex));
-        let default = || self.links.by_index.get(&self.default_link(Family::of(address))?);
+        let default = || self.links.by_index.get(&self.default_link(IpFamily::of(address))?);
         let link = carrier(with_it, default)?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
     }
@@ -420,11 +420,11 @@ impl Host {
             let carries =
                 |of: &Address| self.links.by_index.get(&of.ifindex).is_some_and(is_carrier);
             if !with_it.any(carries) {
-                let family = Family::of(address);
+                let family = IpFamily::of(address);
                 let leads = |route: &&Route| {
                     let to = route.destination;
                     route.kind == RouteKind::Unicast
-                        && Family::of_prefix(to) == family
+                        && IpFamily::of_prefix(to) == family
                         && (to.prefix_len() == 0
                             || (to.prefix_len() == to.max_prefix_len() && is_node(to.addr())))
                 };
@@ -508,7 +508,7 @@ impl Host {
             let of_link = |of: &&Address| {
                 let address = of.address.addr();
                 of.ifindex == link
-                    && Family::of(address) == family
+                    && IpFamily::of(address) == family
                     && of.scope == Scope::UNIVERSE
                     && !is_link_local_v6(address)
                     && (address.is_ipv4() || of.flags & PASSING == 0)
@@ -518,8 +518,8 @@ impl Host {
     }
 
     /// Returns the link of a family's default route.
-    fn default_link(&self, family: Family) -> Option<u32> {
-        let of_family = |route: &&Route| Family::of_prefix(route.destination) == family;
+    fn default_link(&self, family: IpFamily) -> Option<u32> {
+        let of_family = |route: &&Route| IpFamily::of_prefix(route.destination) == family;
         kernel::route::default_link(self.routes.iter().filter(of_family))
     }
 
@@ -528,7 +528,7 @@ impl Host {
     pub(super) fn tunnel_before(
         &self,
         settings: &Settings,
-        family: Family,
+        family: IpFamily,
     ) -> Option<ExistingTunnel> {
         let names = settings::tunnel_names(settings, family);
         let flannels = settings.flannel.as_ref().map(|_| &names[1]);
@@ -537,14 +537,14 @@ impl Host {
             let options = &info.options;
             let is_of_cluster = (options.vni, options.port)
                 == (settings.vxlan.vni, settings.vxlan.port)
-                && options.local.is_some_and(|local| Family::of(local) == family);
+                && options.local.is_some_and(|local| IpFamily::of(local) == family);
             let is_ours = is_marked(link) && names.contains(&link.name);
             is_of_cluster && (is_ours || flannels == Some(&link.name))
         };
         let link = self.links.by_index.values().find(is_it)?;
         // The address of our tunnel follows from the node, and another program may have changed the
         // link's.
-        let mac = link.mac.filter(|_| !is_marked(link)).map(|mac| MacAddr(mac.0));
+        let mac = link.mac.filter(|_| !is_marked(link));
         Some(ExistingTunnel { name: link.name.as_str().into(), mac })
     }
 
@@ -764,10 +764,10 @@ pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &OwnNode) -> bool
 
 /// Returns the kernel parameter that shows frames between ports of a bridge to the packet filter;
 /// the module `br_netfilter` has it.
-pub(super) fn shows_frames(family: Family) -> &'static str {
+pub(super) fn shows_frames(family: IpFamily) -> &'static str {
     match family {
-        Family::V4 => "net/bridge/bridge-nf-call-iptables",
-        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+        IpFamily::V4 => "net/bridge/bridge-nf-call-iptables",
+        IpFamily::V6 => "net/bridge/bridge-nf-call-ip6tables",
     }
 }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use routing::kubernetes::{self, ADDRESSES, NodeFields, POD_CIDRS};
 use routing::node::Node;
 use routing::refused::Refusal;
-use routing::{Family, MacAddr, PerFamily, Settings, annotation, flannel};
+use routing::{IpFamily, MacAddr, PerFamily, Settings, annotation, flannel};
 
 /// What the source says of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl From<Node> for SourceNode {
             addresses: node.underlay.iter().collect(),
             unlisted: Vec::new(),
             unused: Vec::new(),
-            macs: PerFamily::with(|family: Family| node.offers.vxlan?.mac(family)),
+            macs: PerFamily::with(|family: IpFamily| node.offers.vxlan?.mac(family)),
             annotations: BTreeMap::new(),
             uid: node.uid,
             prefixes: node.prefixes,
@@ -57,7 +57,7 @@ impl SourceNode {
         addresses: &PerFamily<Option<IpAddr>>,
         before: Option<&SourceNode>,
     ) -> Self {
-        let mac = |family: Family| {
+        let mac = |family: IpFamily| {
             let before = || before.and_then(|before| *before.macs.get(family));
             flannel::lease::mac(value, family).or_else(before)
         };
@@ -147,8 +147,8 @@ fn addresses_of_flannel(fields: &NodeFields, settings: &Settings) -> [Vec<IpAddr
     let overwritten = |family| flannel::annotations::overwrite(fields, of_flannel, family);
     let published = |family| flannel::annotations::public_ip(fields, of_flannel, family);
     [
-        Family::ALL.into_iter().filter_map(overwritten).collect(),
-        Family::ALL.into_iter().filter_map(published).collect(),
+        IpFamily::ALL.into_iter().filter_map(overwritten).collect(),
+        IpFamily::ALL.into_iter().filter_map(published).collect(),
     ]
 }
 

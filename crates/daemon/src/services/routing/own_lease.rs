@@ -27,7 +27,7 @@ use routing::cluster::Event;
 use routing::flannel::leases::{Lease, Windows};
 use routing::flannel::{self, subnet_env::SubnetEnv};
 use routing::settings::OwnNode;
-use routing::{Family, PerFamily, Routing, Settings};
+use routing::{IpFamily, PerFamily, Routing, Settings};
 
 use super::super::Stop;
 use super::super::etcd::EtcdError;
@@ -174,14 +174,14 @@ pub(super) fn forget(
     let own = Routing::new(settings.clone(), node).cluster().own().clone();
     let host = Host::read(&mut netlink, &own, &[]).map_err(failed)?;
     let addresses = find_addresses(&config.underlay, windows, PerFamily::default(), &host);
-    let address = addresses.v4.ok_or_else(|| said(no_address(Family::V4)))?;
+    let address = addresses.v4.ok_or_else(|| said(no_address(IpFamily::V4)))?;
     runtime(1)?.block_on(async {
         let registry = Registry::open(config)?;
         registry.forget(address).await.map_err(|error| said(error.to_string()))
     })
 }
 
-fn no_address(family: Family) -> String {
+fn no_address(family: IpFamily) -> String {
     format!(
         "no link with a default route has an {family} address, by which others are to reach this \
          node: set underlay"
@@ -203,7 +203,7 @@ fn find_addresses(
         if told.is_empty() {
             return found.get(family).or(*before.get(family));
         }
-        told.iter().copied().find(|address| Family::of(*address) == family)
+        told.iter().copied().find(|address| IpFamily::of(*address) == family)
     })
 }
 
@@ -225,7 +225,7 @@ impl EtcdLeases {
                 return Claim::None(no_address(family));
             }
         }
-        let Some(address) = self.addresses.v4 else { return Claim::None(no_address(Family::V4)) };
+        let Some(address) = self.addresses.v4 else { return Claim::None(no_address(IpFamily::V4)) };
         let had = before.map_or(&[][..], |before| &before.prefixes[..]);
         let wanted = self.wanted().cloned();
         let held = self.held.as_ref().or(wanted.as_ref());
@@ -461,7 +461,7 @@ impl Service {
         else {
             return;
         };
-        let lacks = |(family, leased): (Family, &Option<_>)| {
+        let lacks = |(family, leased): (IpFamily, &Option<_>)| {
             leased.is_some() && own.node.underlay.get(family).is_none()
         };
         if source.windows.iter().any(lacks) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use policy::{
-    Compiler, Direction, Family, PerDirection, Protocol, Step, Traffic, Verdict, World, verdict,
+    Compiler, Direction, IpFamily, PerDirection, Protocol, Step, Traffic, Verdict, World, verdict,
 };
 use testkit::Chance;
 
@@ -54,7 +54,7 @@ fn probes(world: &World, turn: Option<usize>) -> Vec<Probe> {
         for destination in &ends {
             let is_pod = |end: &IpAddr| matches!(place_of(*end), Site::Pod(_));
             if source == destination
-                || Family::of(*source) != Family::of(*destination)
+                || IpFamily::of(*source) != IpFamily::of(*destination)
                 || !(is_pod(source) || is_pod(destination))
                 // A pod reaches itself without the node.
                 || place_of(*source) == place_of(*destination)

@@ -10,7 +10,7 @@ use kernel::nft::NftSocket;
 use netwright_firewall as firewall;
 use policy::program::{self, Set};
 use policy::{
-    Change, Compiler, Direction, Family, PerDirection, Program, Protocol, Traffic, World,
+    Change, Compiler, Direction, IpFamily, PerDirection, Program, Protocol, Traffic, World,
 };
 use serde_json::json;
 use testkit::{Chance, Lab, Place};
@@ -47,7 +47,7 @@ impl Vandal<'_> {
     /// A set with elements: its name, one of the elements, and one that it does not have.
     fn element(&mut self) -> Option<(String, String, String)> {
         let full = self.program.sets.iter().filter_map(|(name, set)| {
-            let v6 = program::family_of(name) == Some(Family::V6);
+            let v6 = program::family_of(name) == Some(IpFamily::V6);
             let other = if v6 { "2001:db8:77::1" } else { "198.51.100.77" };
             let (one, other) = match set {
                 Set::Addresses(all) => (all.first()?.to_string(), other.to_owned()),
@@ -76,7 +76,7 @@ impl Vandal<'_> {
             Direction::Ingress => "in",
             Direction::Egress => "out",
         };
-        Some((format!("{way}{}", Family::of(address).digit()), address))
+        Some((format!("{way}{}", IpFamily::of(address).digit()), address))
     }
 
     fn damage(&mut self, kind: usize) -> Option<Damage> {
@@ -171,7 +171,7 @@ impl Vandal<'_> {
                 let led = self.program.verdicts.iter().filter(|(_, to)| **to == class);
                 let mut commands: String = led
                     .map(|((_, address), _)| {
-                        let digit = Family::of(*address).digit();
+                        let digit = IpFamily::of(*address).digit();
                         let way = map.trim_end_matches(['4', '6']);
                         format!("delete element {table} {way}{digit} {{ {address} }}; ")
                     })

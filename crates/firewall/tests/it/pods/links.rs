@@ -9,7 +9,9 @@ use policy::interpret::{Packet, passes_between};
 use policy::multi_policy::{self, MultiPolicy};
 use policy::networks::Attachment;
 use policy::program::{Link, OPEN, unknown};
-use policy::{Direction, Family, Networks, PerDirection, Program, Protocol, Step, Traffic, World};
+use policy::{
+    Direction, IpFamily, Networks, PerDirection, Program, Protocol, Step, Traffic, World,
+};
 use serde_json::{Value, json};
 use testkit::Place as _;
 
@@ -83,7 +85,7 @@ fn probes() -> Vec<Probe> {
     for (source, destination) in
         ends.iter().flat_map(|one| ends.iter().map(move |two| (*one, *two)))
     {
-        if Family::of(source) != Family::of(destination)
+        if IpFamily::of(source) != IpFamily::of(destination)
             || place_of(source) == place_of(destination)
         {
             continue;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use policy::program::{LineAction, Match, Set};
-use policy::{Change, Compiler, Direction, Family, Name, Program, World};
+use policy::{Change, Compiler, Direction, IpFamily, Name, Program, World};
 use serde_json::json;
 use testkit::Place;
 use testkit::probe::Ends;
@@ -76,7 +76,7 @@ fn crowded(mut program: Program) -> Program {
     });
     let lines = jumps.flat_map(|chain| &program.chains[chain]);
     let matches = lines.flat_map(|line| &line.matches).filter_map(|wanted| match wanted {
-        Match::Address { family: Family::V4, set, .. } => Some(set.clone()),
+        Match::Address { family: IpFamily::V4, set, .. } => Some(set.clone()),
         _ => None,
     });
     let sets: Vec<Name> = matches.collect();

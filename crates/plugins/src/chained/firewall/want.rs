@@ -7,10 +7,10 @@ use cni::{AddResult, code};
 use cni_plugin::Call;
 use firewall::firewalld::{Firewalld, Source, TIMEOUT};
 use firewall::forward::{self, Blocker, Drops, Sender};
-use firewall::iptables;
 use firewall::iptables::isolation::Isolation;
 use firewall::policy::{self, IngressPolicy};
 use ipnet::IpNet;
+use net::IpFamily;
 use state::Index;
 
 use super::config::{Backend, Config};
@@ -59,7 +59,7 @@ pub(super) fn want(
     for Drops { blocker, is_certain } in blockers(call, &sender)? {
         match &blocker {
             Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
-                let ipv4 = *family == iptables::Family::V4;
+                let ipv4 = *family == IpFamily::V4;
                 if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
                     recorded.accepted.push(AcceptingChain { ipv4, legacy: *legacy });
                     // Old firewalld versions keep their rules in iptables, and remove ours when

@@ -98,7 +98,9 @@ pub(super) fn look(
     };
     let mac = match &vrf {
         Some(vrf) => vrf.mac,
-        None => earlier.mac.and_then(|mac| mac.parse().ok()).or_else(|| Some(MacAddr::random())),
+        None => {
+            earlier.mac.and_then(|mac| mac.parse().ok()).or_else(|| Some(kernel::mac::random()))
+        }
     };
     let earlier = earlier.moving.filter(|moving| moving.ifindex == link.index);
     let halfway = link.master.is_some() && earlier.is_some();

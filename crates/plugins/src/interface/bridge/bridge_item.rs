@@ -95,7 +95,7 @@ pub(super) fn restore(
         let _lock = index.lock(&object, LOCK_TIMEOUT)?;
         if index.holders(&object).found.contains(key) && host.link_by_name(name)?.is_none() {
             let mut anew = read_note(index, name)?;
-            let mac = mac.or_else(|| anew.mac.parse().ok()).unwrap_or_else(MacAddr::random);
+            let mac = mac.or_else(|| anew.mac.parse().ok()).unwrap_or_else(kernel::mac::random);
             // Its addresses are added again, and recorded then.
             anew.addresses.clear();
             anew.mac = mac.to_string();

@@ -264,7 +264,7 @@ pub(super) fn ensure(
         None => {
             // A bridge without an address of its own takes the lowest of its ports', which changes
             // with the ports.
-            let mac = MacAddr::random();
+            let mac = kernel::mac::random();
             let note = BridgeNote {
                 created: true,
                 mac: mac.to_string(),
@@ -515,7 +515,7 @@ fn adjust(
         // Fixes the hardware address, which would otherwise change with the ports; an empty bridge
         // has none.
         mac: pin_mac
-            .then(|| link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(MacAddr::random)),
+            .then(|| link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(kernel::mac::random)),
         ..LinkSet::default()
     };
     if set == LinkSet::default() {

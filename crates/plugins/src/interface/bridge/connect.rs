@@ -127,7 +127,7 @@ pub(super) fn attach(attaching: &mut Addition<'_, Bridge>) -> Result<AddResult, 
     let wanted = wanted::Bridge { mtu, ..config.wanted_bridge() };
     let HeldBridge { bridge, hears_routers } =
         bridge_link::ensure(host, index, &wanted, config.gateway, key)?;
-    let mac = config.mac.unwrap_or_else(MacAddr::random);
+    let mac = config.mac.unwrap_or_else(kernel::mac::random);
     let wanted = NewPair { host_ifname, mac, mtu, master: Some(bridge.index) };
     let pair = pair::create(host, call, &netns, wanted)?;
     let port = config.wanted_port(&pair.host_ifname);

@@ -101,7 +101,7 @@ fn make(
 
     let wished = match &drivers.ipam {
         Some(ipam) => {
-            let mac = config.mac.or_else(|| network.needs_mac.then(MacAddr::random));
+            let mac = config.mac.or_else(|| network.needs_mac.then(kernel::mac::random));
             lease(journal, config, &network, ipam, &mut endpoint, mac)?
         }
         None => requested_interface(config, given.as_ref()),

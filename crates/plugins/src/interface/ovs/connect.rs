@@ -277,7 +277,7 @@ fn make(
     };
     attaching.record(&recorded, site.netns)?;
     attaching.begin(Some(site.netns));
-    let first_mac = config.mac.unwrap_or_else(MacAddr::random);
+    let first_mac = config.mac.unwrap_or_else(kernel::mac::random);
     let pair = match config.kind {
         PortKind::Veth => {
             let wanted =

@@ -42,7 +42,7 @@ pub(super) fn attach(attaching: &mut Addition<'_, Ptp>) -> Result<AddResult, Fai
     pair::refuse_existing(host, inside, call, host_ifname)?;
     attaching.begin(None);
     pair::record_name(attaching, host_ifname, &netns)?;
-    let mac = MacAddr::random();
+    let mac = kernel::mac::random();
     let mtu = config.mtu.of_now(host)?;
     let wanted = NewPair { host_ifname, mac, mtu, master: None };
     let pair = pair::create(host, call, &netns, wanted)?;

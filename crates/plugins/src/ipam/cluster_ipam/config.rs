@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ::cluster_ipam::network::{Family, Network, Range};
+use ::cluster_ipam::network::{Network, Range};
 use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, IpConfig, Route, Version, code};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
+use net::IpFamily;
 use node_api::{ipam, socket, socket_in};
 use serde::Deserialize;
 
@@ -176,10 +177,11 @@ impl Config {
     /// Refuses several addresses of a family: results of old versions hold one of each family.
     fn refuse_several(&self, call: &Call<'_>) -> Result<(), Failure> {
         let of_ranges = self.network.ranges().iter().map(Range::family);
-        let of_fixed = self.fixed.iter().map(|one| Family::of(one.address.addr()));
+        let of_fixed = self.fixed.iter().map(|one| IpFamily::of(one.address.addr()));
         let all: Vec<_> = of_ranges.chain(of_fixed).collect();
         let has_several = |family| all.iter().filter(|other| **other == family).nth(1).is_some();
-        if call.version() < Version::V0_3_0 && (has_several(Family::V4) || has_several(Family::V6))
+        if call.version() < Version::V0_3_0
+            && (has_several(IpFamily::V4) || has_several(IpFamily::V6))
         {
             return Err(invalid(format!(
                 "CNI version {} does not support more than 1 address per family",

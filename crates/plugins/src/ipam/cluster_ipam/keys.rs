@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use ::cluster_ipam::network::{Family, MAX_BLOCK_BITS, NetworkSpec, RangeSpec, parse_prefix};
+use ::cluster_ipam::network::{MAX_BLOCK_BITS, NetworkSpec, RangeSpec, parse_prefix};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, IpConfig, Route, code};
 use ipnet::IpNet;
+use net::IpFamily;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -168,8 +169,8 @@ impl Ipam {
             space: self.network_name.clone().unwrap_or_default(),
             overlapping: self.enable_overlapping_ranges.unwrap_or(true),
             ranges,
-            block_v4: bits.map(|bits| Family::V4.bits() - bits),
-            block_v6: bits.map(|bits| Family::V6.bits() - bits),
+            block_v4: bits.map(|bits| IpFamily::V4.bits() - bits),
+            block_v6: bits.map(|bits| IpFamily::V6.bits() - bits),
             sticky: self.sticky.unwrap_or_default(),
             ..NetworkSpec::new(network)
         })
@@ -179,8 +180,8 @@ impl Ipam {
     /// IPv4 is meant for IPv4; blocks of the other family then have as many addresses.
     fn block_bits(&self) -> Result<Option<u8>, Failure> {
         let bits = |prefix: u8| {
-            let of = |family: Family| family.bits().checked_sub(prefix);
-            of(Family::V4).or(of(Family::V6))
+            let of = |family: IpFamily| family.bits().checked_sub(prefix);
+            of(IpFamily::V4).or(of(IpFamily::V6))
         };
         if let Some(prefix) = self.block_size {
             return match bits(prefix) {
@@ -279,8 +280,8 @@ fn gateways(text: Option<&str>, key: &str) -> Result<Vec<IpAddr>, Failure> {
 fn give_gateways(ranges: &mut [RangeSpec], gateways: &[IpAddr]) {
     let subnets: Vec<IpNet> = ranges.iter().map(|range| range.subnet).collect();
     for range in ranges.iter_mut().filter(|range| range.gateway.is_none()) {
-        let family = Family::of(range.subnet.addr());
-        let mut own = gateways.iter().filter(|gateway| Family::of(**gateway) == family);
+        let family = IpFamily::of(range.subnet.addr());
+        let mut own = gateways.iter().filter(|gateway| IpFamily::of(**gateway) == family);
         let inside = own.clone().find(|gateway| range.subnet.contains(*gateway));
         let elsewhere = own.find(|gateway| !subnets.iter().any(|subnet| subnet.contains(*gateway)));
         range.gateway = inside.or(elsewhere).copied();

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use cni::{Args, code};
 use cni_plugin::Call;
-use node_api::dhcp::{Client, Family, ProvidedOption, SOCKET};
+use net::IpFamily;
+use node_api::dhcp::{Client, ProvidedOption, SOCKET};
 use node_api::socket;
 use serde::Deserialize;
 
@@ -122,15 +123,15 @@ fn client(ipam: &Ipam, args: &Args) -> Result<Client, Failure> {
     })
 }
 
-fn families(names: &[String]) -> Result<Vec<Family>, Failure> {
+fn families(names: &[String]) -> Result<Vec<IpFamily>, Failure> {
     if names.is_empty() {
-        return Ok(vec![Family::V4]);
+        return Ok(vec![IpFamily::V4]);
     }
     let mut families = Vec::new();
     for name in names {
         let family = match name.as_str() {
-            "v4" | "ipv4" => Family::V4,
-            "v6" | "ipv6" => Family::V6,
+            "v4" | "ipv4" => IpFamily::V4,
+            "v6" | "ipv6" => IpFamily::V6,
             other => {
                 return Err(invalid(format!("ipam.families: {other:?} is no family"))
                     .with_details("it is a list of \"v4\" and \"v6\"; without it, [\"v4\"]"));

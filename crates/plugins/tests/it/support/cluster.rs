@@ -8,7 +8,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cluster_ipam::network::{Network, NetworkSpec, Range, number};
+use cluster_ipam::network::{Network, NetworkSpec, Range, address_of, number};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use node_api::ipam::{
@@ -167,7 +167,7 @@ impl AssignedAddresses {
     fn free(&self, network: &Network, range: &Range) -> Option<IpAddr> {
         let mut at = range.next(number(range.first()));
         while let Some(number) = at {
-            let address = range.family().address(number);
+            let address = address_of(range.family(), number);
             if !self.file(network, address).exists() {
                 return Some(address);
             }

@@ -9,7 +9,7 @@ use kernel::NetlinkError;
 use kernel::netns::{Netns, within};
 use kernel::route::{Link, OperState, RouteSocket};
 use kernel::sysctl::Sysctl;
-use node_api::dhcp::Family;
+use net::IpFamily;
 
 use super::super::context::{Context, NoNetns, kernel_error};
 use super::super::release_path::ReleasePath;
@@ -72,7 +72,7 @@ impl HeldLease {
                 return Ok(false);
             }
         }
-        if self.client.families.contains(&Family::V6) {
+        if self.client.families.contains(&IpFamily::V6) {
             return Ok(link_local(&mut inside, self.place.ifindex).map_err(failed)?.is_some());
         }
         Ok(true)

@@ -69,7 +69,7 @@ fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark
     let mut altered = link("nw-vxlan4", Some("somebody's"), 0);
     assert!(!is_ours(&altered, 1, &own));
     let mac = own.node.offers.vxlan.unwrap().mac4.unwrap();
-    altered.mac = Some(kernel::mac::MacAddr(mac.0));
+    altered.mac = Some(mac);
     assert!(is_ours(&altered, 1, &own));
 }
 
