@@ -358,8 +358,7 @@ fn whatever_became_of_a_record_no_address_is_given_twice_or_lost() {
     let lab = Lab::with_processes("docker-journals");
     install(&lab);
     let tally = lab.enter(|| {
-        // A plugin may take long on a busy machine; the test does not judge how long.
-        let driver = Driver::start_at(&lab, SOCKET, &["--timeout", "60s"]);
+        let driver = Driver::start(&lab);
         make_network("other", "other", OTHER_POOL, "10.74.0.1/29");
         let folders = [STATE, "/run/netwright", "/run/cni", "/var/lib/cni"].map(Path::new);
         let eye = Eye::on_host(&folders);
