@@ -8,6 +8,7 @@ use crate::musl::LinkSettings;
 use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
+use crate::times::{self, TestTime};
 use crate::torture::{self, TortureRow};
 use crate::{
     arm64, book, dependencies, executable, fuzz, matrix, publish, release, semver, setup, spec,
@@ -36,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) tests: Vec<(String, bool)>,
     /// The messages of failed tests.
     pub(crate) failures: Vec<String>,
+    /// How long each test took.
+    pub(crate) times: Vec<TestTime>,
     /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
     /// What the fault injection tests tried.
@@ -178,6 +181,7 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let tortured = step("torture", || tortured(&lines, extent));
     lines.push(tortured);
     let (passed, failed) = table(&lines, started.elapsed());
+    slowest(&lines, extent);
     for said in lines.iter().flat_map(|line| &line.report.failures) {
         println!("{said}");
     }
@@ -286,6 +290,18 @@ fn table(lines: &[Line], total: Duration) -> (u64, u64) {
     println!("{:width$}  {:>8}\n", "all", seconds(total));
     let sum = |count: fn(&Report) -> u64| lines.iter().map(|line| count(&line.report)).sum();
     (sum(|report| report.passed), sum(|report| report.failed))
+}
+
+/// Writes how long each test took, and shows the slowest in a full run.
+fn slowest(lines: &[Line], extent: Extent) {
+    let times: Vec<TestTime> = lines.iter().flat_map(|line| &line.report.times).cloned().collect();
+    match times::write(&times) {
+        Ok((path, slowest)) if extent == Extent::Full => {
+            println!("the slowest tests; all are in {path}\n{}\n", slowest.join("\n"));
+        }
+        Ok(_) => {}
+        Err(message) => println!("{message}"),
+    }
 }
 
 fn result(report: &Report) -> String {

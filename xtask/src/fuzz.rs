@@ -10,7 +10,7 @@ use crate::run::{Program, exists, quiet, root};
 use crate::suite;
 
 /// Inputs per target, and seconds per target of the coverage-guided fuzzer, in a full run.
-const FULL_ITERATIONS: u64 = 2_000_000;
+const FULL_ITERATIONS: u64 = 400_000;
 const FULL_SECONDS: u64 = 30;
 
 /// Building the fuzzer and its targets on a small machine.

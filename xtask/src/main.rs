@@ -34,6 +34,7 @@ mod skips;
 mod spec;
 mod suite;
 mod symbols;
+mod times;
 mod torture;
 mod vm;
 mod words;

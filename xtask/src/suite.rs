@@ -15,7 +15,7 @@ use crate::ci::{Extent, Report};
 use crate::matrix::read_log;
 use crate::musl::LinkSettings;
 use crate::run::{Program, ProgramFailure, exists, log_dir, quiet, shown};
-use crate::{ci, runtimes, skips, torture};
+use crate::{ci, runtimes, skips, times, torture};
 
 /// How long all tests together may take, on a machine that is busy with other work; nextest ends a
 /// hanging test long before.
@@ -41,6 +41,15 @@ pub(crate) fn round() -> u64 {
         now.as_secs() / (24 * 3600)
     })
 }
+
+/// Whether a full run does what it does in one of several rounds, at this place among them. A run that
+/// does everything always does.
+pub(crate) fn is_of_this_round(place: u64, rounds: u64) -> bool {
+    is_every() || round() % rounds == place
+}
+
+/// Why a step of another round is skipped.
+pub(crate) const OTHER_ROUND: &str = "in another round of --full";
 
 /// What is built when no package is named.
 const WHOLE: &str = "--workspace";
@@ -216,6 +225,7 @@ pub(crate) fn report(lines: &[String]) -> Report {
         skips: skips::find(lines.iter().map(String::as_str)),
         runtimes: runtimes::find(lines.iter().map(String::as_str)),
         tortures: torture::find(lines.iter().map(String::as_str)),
+        times: times::find(lines.iter().map(String::as_str)),
         // After `TRY 1`, which failed, comes `TRY 2`.
         tests: (lines.iter().filter(|line| !line.trim_start().starts_with("TRY 1 ")))
             .filter_map(|line| one(line))

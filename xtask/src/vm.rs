@@ -15,10 +15,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::ci::{self, Extent, Report};
+use crate::ci::{self, Extent, ONLY_FULL, Report};
 use crate::run::{Program, ProgramFailure, shown, target_dir};
 use crate::skips;
 use crate::suite::{self, FULL_VARIABLE, ROUND_VARIABLE};
+use crate::times::TestTime;
 use jobs::Job;
 
 /// The part of a test's name that marks it for the virtual machine (`testkit::feature::VM_MARK`).
@@ -38,9 +39,12 @@ const ON_DEBIAN: &str =
 /// of any version, and take minutes.
 const SLOW: &str = "differential::";
 
-/// One run includes one of this many tests, and other tests in each round ([`suite::round`]). All
-/// of them take hours.
-const PARTS: u64 = 4;
+/// One full run includes one of this many tests of these packages, and other tests in each round
+/// ([`suite::round`]). All of them take hours.
+const PARTS: u64 = 12;
+
+/// The same of the tests with its mark that only full runs have.
+const FULL_PARTS: u64 = 4;
 
 /// How long one test may take in it: everything is about ten times slower there, and more so on a
 /// busy machine.
@@ -72,22 +76,35 @@ const PANICKED: &str = " panicked at ";
 /// How often the machine is booted if it falls silent, or a processor of it is stuck.
 const BOOTS: usize = 5;
 
-/// Runs the tests with `vm_` in their names; in a full run also a part of all tests that talk to
-/// the kernel.
+/// Runs the tests with `vm_` in their names; in a full run also a part of those that only full runs
+/// have, and of all tests that talk to the kernel.
 pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
-    let mut jobs = jobs::find("--workspace", &[])?;
+    let jobs = jobs::find("--workspace", &[])?;
+    let (mut due, mut later) = jobs::due(&jobs)?;
+    let (mut more, mut why) = (Vec::new(), ONLY_FULL);
     if extent == Extent::Full {
+        let (now, another) = of_this_round(later, FULL_PARTS);
+        due.extend(now);
+        (later, why) = (another, suite::OTHER_ROUND);
         let all = jobs::find(ON_DEBIAN, &["::"])?;
         // The same test may be in two builds of its package, with different features.
         let known: BTreeSet<_> = jobs.iter().map(Job::label).collect();
-        let more = all.into_iter().filter(|job| !known.contains(&job.label()) && !job.is_of(SLOW));
-        let of_this_round = (0..PARTS).cycle().zip(more.collect::<Vec<_>>());
-        let part = suite::round() % PARTS;
-        let every = suite::is_every();
-        jobs.extend(of_this_round.filter(|(of, _)| every || *of == part).map(|(_, job)| job));
+        let others = all.into_iter().filter(|job| !known.contains(&job.label()));
+        more = of_this_round(others.filter(|job| !job.is_of(SLOW)).collect(), PARTS).0;
     }
+    due.extend(&more);
     ci::begun("vm");
-    run_jobs(&jobs, extent)
+    run_jobs(due, &later, why, extent)
+}
+
+/// Separates what one of so many rounds has from what the others have.
+fn of_this_round<T>(all: Vec<T>, rounds: u64) -> (Vec<T>, Vec<T>) {
+    let (now, others): (Vec<_>, Vec<_>) = (0..rounds)
+        .cycle()
+        .zip(all)
+        .partition(|(place, _)| suite::is_of_this_round(*place, rounds));
+    let second = |all: Vec<(u64, T)>| all.into_iter().map(|(_, one)| one).collect();
+    (second(now), second(others))
 }
 
 /// Makes sure that a kernel is there, before the machine needs it.
@@ -116,7 +133,12 @@ pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
         other => return Err(format!("vm does not understand: {}", other.join(" "))),
     };
     let started = Instant::now();
-    let report = run_jobs(&jobs::find(&packages, filters)?, extent)?;
+    let jobs = jobs::find(&packages, filters)?;
+    let (due, later) = match extent {
+        Extent::EveryChange => jobs::due(&jobs)?,
+        Extent::Full => (jobs.iter().collect(), Vec::new()),
+    };
+    let report = run_jobs(due, &later, ONLY_FULL, extent)?;
     println!("in {:.1} s", started.elapsed().as_secs_f64());
     println!("{} passed, {} failed, {} skipped", report.passed, report.failed, report.skips.len());
     if report.failed == 0 { Ok(()) } else { Err(String::new()) }
@@ -129,18 +151,21 @@ pub(crate) fn shell(script: &str) -> Result<(), String> {
         .map_err(String::from)
 }
 
-fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
-    if jobs.is_empty() {
+/// Runs the jobs that are due, and reports others as skipped, with the reason.
+fn run_jobs(
+    mut left: Vec<&Job>,
+    later: &[&Job],
+    why: &str,
+    extent: Extent,
+) -> Result<Report, String> {
+    let all = left.len() + later.len();
+    if all == 0 {
         return Err(format!(
             "no test's name contains what was asked for, or \"{MARK}\" if nothing was"
         ));
     }
     let report = RefCell::new(Report::default());
-    let (mut left, later) = match extent {
-        Extent::EveryChange => jobs::due(jobs)?,
-        Extent::Full => (jobs.iter().collect(), Vec::new()),
-    };
-    for line in later.iter().flat_map(|job| job.skipped()) {
+    for line in later.iter().flat_map(|job| job.skipped(why)) {
         note(&line, &mut report.borrow_mut());
     }
     let mut boots = 0;
@@ -168,7 +193,7 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
     };
     let mut report = report.into_inner();
     let ran = report.passed + report.failed + u64::try_from(report.skips.len()).unwrap_or(0);
-    let missing = u64::try_from(jobs.len()).unwrap_or(0).saturating_sub(ran);
+    let missing = u64::try_from(all).unwrap_or(0).saturating_sub(ran);
     if let Err(ProgramFailure { message, .. }) = booted {
         println!("{message}");
         report.note = message.lines().next().unwrap_or_default().to_owned();
@@ -228,8 +253,13 @@ fn count(line: &str, report: &mut Report) -> Option<String> {
         }
         _ => {}
     }
-    report.tests.extend(place.last().map(|name| ((*name).to_owned(), *result != "FAIL")));
     let seconds = millis.parse::<f64>().unwrap_or(0.0) / 1000.0;
+    report.times.extend(place.last().map(|name| TestTime {
+        of: "vm".to_owned(),
+        name: (*name).to_owned(),
+        seconds,
+    }));
+    report.tests.extend(place.last().map(|name| ((*name).to_owned(), *result != "FAIL")));
     Some(format!("  {result} [{seconds:>7.3}s] {}", place.join(" ")))
 }
 

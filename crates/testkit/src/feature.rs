@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use crate::reference::{Release, empty_debian, engine_root, kubernetes, network_manager};
+use crate::share;
 
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
@@ -38,6 +39,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"legacy-tables"` | `iptables-legacy` works, whose first call loads the kernel's modules |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
+/// | `"round:1/3"` | everything is run, and the round is such that it leaves 1 if divided by 3 ([`share`](crate::share)): for measurements of size. In the virtual machine, as `"full"` |
 /// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
@@ -139,6 +141,11 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "full" {
         return env::var_os(FULL_VARIABLE).is_some();
+    }
+    if let Some(place) = feature.strip_prefix(ROUND) {
+        // `cargo xtask` chooses what the virtual machine runs in a round.
+        let is_chosen = env::var_os(VM_VARIABLE).is_some() || share::is_of_this_round(place);
+        return is_chosen && available("full");
     }
     if feature == "vm-full" {
         return env::var_os(VM_VARIABLE).is_none() || available("full");
@@ -285,9 +292,13 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
         "test {test} needs {missing}, which the virtual machine's kernel should have"
     );
     let reason = match missing.split_once(':') {
+        _ if is_of_full(missing) && !available("full") => ONLY_FULL.to_owned(),
+        Some((_, place)) if missing.starts_with(ROUND) => {
+            let round = place.split('/').next().unwrap_or_default();
+            format!("in another round of --full (NETWRIGHT_ROUND={round} has it)")
+        }
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
-        None if ["full", "vm-full"].contains(missing) => ONLY_FULL.to_owned(),
         None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
         None if *missing == "newest-engine" => {
             "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()
@@ -307,10 +318,18 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
 /// The reason of a test that only a full run includes.
 const ONLY_FULL: &str = "only with --full";
 
+/// The beginning of a feature that a full run has in one of several rounds.
+const ROUND: &str = "round:";
+
+/// Whether a feature is that everything is run.
+fn is_of_full(feature: &str) -> bool {
+    ["full", "vm-full"].contains(&feature) || feature.starts_with(ROUND)
+}
+
 /// Whether, kernel features apart, a full run is the first thing that is missing in the virtual
 /// machine. Only the machine can say which features its kernel has.
 fn needs_full(features: &[&str]) -> bool {
-    let is_full = |feature: &&str| ["full", "vm-full"].contains(feature) && !available("full");
+    let is_full = |feature: &&str| is_of_full(feature) && !available("full");
     let mut others = features.iter().copied().filter(|feature| !is_kernel(feature));
     others.find(|feature| is_full(feature) || !available(feature)).is_some_and(|one| is_full(&one))
 }
@@ -352,6 +371,7 @@ mod tests {
             (&["file:/", "vlan", "vm-full"][..], true),
             (&["full", "vlan"][..], true),
             (&["vlan", "program:no-such-program", "full"][..], false),
+            (&["vlan", "round:0/1"][..], true),
             (&["file:/", "vlan"][..], false),
         ] {
             assert_eq!(needs_full(features), expected && !is_full, "{features:?}");

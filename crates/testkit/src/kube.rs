@@ -45,6 +45,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::Value;
 
+use crate::service::TIMEOUT;
 use admission::Admission;
 use kinds::KINDS;
 pub use kinds::Kind;
@@ -425,7 +426,7 @@ impl KubeApi {
     /// # Panics
     /// When it does not within half a minute.
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + TIMEOUT;
         while !holds(self) {
             let state = self.shared.lock();
             assert!(

@@ -20,7 +20,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use self::init::Init;
 use crate::place::{Place, enter_namespaces, guarded};
-use crate::service::wait_until;
+use crate::service::{TIMEOUT, wait_until};
 
 /// How long a killed process may take to disappear before a lab reports it.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
@@ -311,7 +311,7 @@ impl Container {
     fn wait_until_inside(&self, pid: u32) {
         let want = fs::metadata(self.netns_path());
         let want = want.unwrap_or_else(|error| panic!("netns {}: {error}", self.name));
-        let deadline = Instant::now() + KILL_DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         let ours = |at: &fs::Metadata| {
             use std::os::unix::fs::MetadataExt as _;
             at.ino() == want.ino()

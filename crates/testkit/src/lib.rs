@@ -78,6 +78,6 @@ pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;
 pub use modules::ModuleRequests;
 pub use place::{Place, RunningProgram, without_linkdown};
-pub use service::{Service, wait_for, wait_until, wait_until_or_tell};
+pub use service::{Service, TIMEOUT, wait_for, wait_until, wait_until_or_tell};
 pub use snapshot::{Snapshot, sysctls};
 pub use tally::Tally;

@@ -8,6 +8,8 @@
 
 use std::env;
 
+use crate::feature::available;
+
 /// Set when a run with `--full` must try all cases.
 pub const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
 
@@ -15,9 +17,8 @@ pub const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
 pub const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
 
 /// How many faults a call or a command gets with `--full`. There are 258 calls, with some 1,100
-/// moments and errors each, and a fault takes a twentieth to a tenth of a second of one processor:
-/// with 32 of each they take some ten minutes on two.
-pub const STRIKES: usize = 32;
+/// moments and errors each. With 16 of each they take some four minutes on two processors.
+pub const STRIKES: usize = 16;
 
 /// Returns how many equal cases a run with `--full` tries: `share`, or all if the variable is set.
 #[must_use]
@@ -45,6 +46,41 @@ pub fn of_this_round<T>(all: Vec<T>, share: usize) -> Vec<T> {
     numbered.filter(|(number, _)| chosen.next_if_eq(number).is_some()).map(|(_, one)| one).collect()
 }
 
+/// Returns where a run with `--full` begins among equal places: its round. An ordinary run begins at
+/// 0, so it is the same every day.
+#[must_use]
+pub fn offset() -> usize {
+    if available("full") { round() } else { 0 }
+}
+
+/// Returns the seed of a random sequence: `seed` in an ordinary run, and another one in each round of
+/// a run with `--full`.
+#[must_use]
+pub fn seed_of_this_round(seed: u64) -> u64 {
+    seed + u64::try_from(offset()).unwrap_or_default()
+}
+
+/// Whether a case that one of several rounds tries is due: `place` is its place among so many
+/// rounds, as in `"1/3"`.
+///
+/// # Panics
+/// When the words are not a place among rounds.
+#[must_use]
+pub fn is_of_this_round(place: &str) -> bool {
+    env::var_os(EVERY_VARIABLE).is_some() || is_of(place, round())
+}
+
+fn is_of(place: &str, round: usize) -> bool {
+    let parsed = place
+        .split_once('/')
+        .and_then(|(place, of)| Some((place.parse::<usize>().ok()?, of.parse::<usize>().ok()?)));
+    match parsed {
+        // Runs that are a week apart would not reach all places of seven.
+        Some((place, of)) if place < of && !of.is_multiple_of(7) => round % of == place,
+        _ => panic!("{place:?} is no place among rounds, such as \"1/3\""),
+    }
+}
+
 /// Picks one from each stretch of the whole, at a different place in each stretch: neighbours are
 /// often alike in one way or another.
 fn spread(all: usize, share: usize, round: usize) -> Vec<usize> {
@@ -62,7 +98,7 @@ fn spread(all: usize, share: usize, round: usize) -> Vec<usize> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::spread;
+    use super::{is_of, spread};
 
     #[test]
     fn rounds_together_try_all_and_none_more_than_its_share() {
@@ -78,6 +114,19 @@ mod tests {
                 }
                 assert_eq!(tried.len(), all, "{all}, {share} of them every {apart} days");
             }
+        }
+    }
+
+    #[test]
+    fn each_place_among_rounds_comes_by_the_day_and_by_the_week() {
+        for apart in [1, 7] {
+            for place in ["0/3", "1/3", "2/3"] {
+                let due = (0..3).filter(|round| is_of(place, 20_779 + apart * round)).count();
+                assert_eq!(due, 1, "{place} every {apart} days");
+            }
+        }
+        for wrong in ["3/3", "1/7", "0/0", "1", "a/b"] {
+            assert!(std::panic::catch_unwind(|| is_of(wrong, 0)).is_err(), "{wrong}");
         }
     }
 

@@ -49,10 +49,10 @@ impl Job {
         (folder.to_string_lossy().into_owned(), self.name.clone())
     }
 
-    /// The lines that the machine would print for a test that runs with `--full` only.
-    pub(super) fn skipped(&self) -> [String; 2] {
+    /// The lines that the machine would print for a test that it skips, with the reason.
+    pub(super) fn skipped(&self, why: &str) -> [String; 2] {
         let (package, name) = self.label();
-        [format!("@test SKIP 0 {package} {name}"), format!("SKIP {name}: {ONLY_FULL}")]
+        [format!("@test SKIP 0 {package} {name}"), format!("SKIP {name}: {why}")]
     }
 
     /// Three lines of the list that the machine reads.
@@ -139,7 +139,7 @@ fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, said, test_binary};
+    use super::{Job, ONLY_FULL, said, test_binary};
 
     #[test]
     fn a_result_names_its_test() {
@@ -160,7 +160,7 @@ mod tests {
             program: "/t/it-1".to_owned(),
             name: "tap::vm_a".to_owned(),
         };
-        let report = crate::vm::report(&job.skipped());
+        let report = crate::vm::report(&job.skipped(ONLY_FULL));
         assert_eq!(report.tests, [("tap::vm_a".to_owned(), true)]);
         let skips: Vec<_> = report.skips.iter().map(|skip| skip.name.as_str()).collect();
         assert_eq!((skips.as_slice(), report.passed, report.failed), (&["tap::vm_a"][..], 0, 0));

@@ -12,7 +12,7 @@ use crate::support::{Scratch, call_in};
 
 /// How many times the node boots: in every run, with `--full`, and in a run that tries all.
 const BOOTS: u32 = 4;
-const BOOTS_OF_A_SHARE: u32 = 25;
+const BOOTS_OF_A_SHARE: u32 = 10;
 const ALL_BOOTS: u32 = 100;
 
 /// The limit of reads of the folder, for a file that never comes.

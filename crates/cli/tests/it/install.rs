@@ -557,7 +557,7 @@ const CHANGES: &str =
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir";
 
 /// How many moments of each command a run tries, with other ones in each round.
-const MOMENTS: usize = 30;
+const MOMENTS: usize = 10;
 
 /// A call of a kind, by its number: `strace` counts the calls of each kind by themselves.
 type Moment = (String, usize);

@@ -51,7 +51,7 @@ fn a_detach_leaves_nobody_with_the_callers_pipes() {
     }
     container.sh("! ip link show eth0 2>/dev/null");
 
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + testkit::TIMEOUT;
     while lab.processes() != before {
         assert!(Instant::now() < deadline, "what stayed behind for the kernel's sake does not end");
         std::thread::yield_now();

@@ -8,13 +8,10 @@
 use std::time::{Duration, Instant};
 
 use testkit::traffic::assert_pings;
-use testkit::{Lab, Place, Snapshot};
+use testkit::{Lab, Place, Snapshot, TIMEOUT};
 
 use crate::support::call_in;
 use crate::system::{address_of, assert_only_left, install};
-
-/// How long OVN may take to start.
-const READY: Duration = Duration::from_secs(30);
 
 const NETWORK: &str = r#"{
   "cniVersion": "1.1.0", "name": "logical",
@@ -89,7 +86,7 @@ fn containers_reach_each_other_on_a_logical_switch() {
     std::fs::write(lab.path("/etc/cni/net.d/logical.conflist"), NETWORK).unwrap();
     lab.sh(START);
     let driver = lab.start("/usr/bin/python3", &["-c", LAUNCH]);
-    let deadline = Instant::now() + READY;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let status = call_in(&lab, &["status", "logical"]);
         if status.code == 0 {

@@ -178,7 +178,7 @@ fn what_a_killed_run_left_is_collected() {
 
 /// Waits until a process has ended, whichever process reaps it.
 fn wait_until_dead(pid: u32) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + testkit::TIMEOUT;
     let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     while !matches!(
         state().rsplit(") ").next().unwrap_or_default().chars().next(),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{XattrFlags, lgetxattr, llistxattr, lsetxattr};
-use testkit::{Container, Lab, Place, Snapshot};
+use testkit::{Container, Lab, Place, Snapshot, feature, share};
 
 use crate::support::{EXECUTABLE, assert_as_before, wait_for_addresses};
 
@@ -23,8 +23,9 @@ const BIN: &str = "/opt/cni/bin";
 /// Containers that come and go at the same time.
 const WORKERS: usize = 4;
 
-/// How often the plugins are replaced: in every run, and with `--full`.
+/// How often the plugins are replaced: in every run, with `--full`, and in a run that tries all.
 const UPGRADES: usize = 12;
+const UPGRADES_OF_A_SHARE: usize = 50;
 const ALL_UPGRADES: usize = 200;
 
 /// Calls a plugin as a runtime does that tries once: if the kernel refuses to execute it, the call
@@ -75,8 +76,10 @@ fn call(plugin: &str, verb: &str, container: &Container) -> Result<(), String> {
 #[test]
 fn no_call_fails_while_the_plugins_are_replaced() {
     testkit::require!("root", "file:/usr/lib/cni/bridge");
-    let full = std::env::var_os("NETWRIGHT_FULL").is_some();
-    let upgrades = if full { ALL_UPGRADES } else { UPGRADES };
+    let upgrades = match feature::available("full") {
+        true => share::count(ALL_UPGRADES, UPGRADES_OF_A_SHARE),
+        false => UPGRADES,
+    };
     let lab = Lab::new("upgrade");
     lab.sh("sysctl -qw net.ipv4.ip_forward=1");
     // Another version: the same program in another file.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use testkit::fault::Blow;
 use testkit::reference::Release;
-use testkit::{Chance, Lab, Place as _, Tally, feature};
+use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 
 use crate::world::{Call, PluginAnswer, Pod, World};
 
@@ -15,8 +15,10 @@ use crate::world::{Call, PluginAnswer, Pod, World};
 /// broadcast address.
 const ROOM: usize = 5;
 
-/// The number of cycles in every run, and with `--full`.
-const CYCLES: [usize; 2] = [40, 1000];
+/// The number of cycles in every run, with `--full`, and in a run that tries all.
+const CYCLES: usize = 40;
+const CYCLES_OF_A_SHARE: usize = 150;
+const ALL_CYCLES: usize = 1000;
 
 /// How many system calls into an ADD the kill comes.
 const DEEP: usize = 250;
@@ -77,7 +79,7 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
             Some(bin) => World::with(&lab, bin),
             None => World::enter(&lab),
         };
-        let mut chance = Chance::new(29);
+        let mut chance = Chance::new(share::seed_of_this_round(29));
         let mut all = Outcome::default();
         let mut living = BTreeMap::new();
         let plugin = plugin();
@@ -124,7 +126,10 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
 }
 
 fn count() -> usize {
-    CYCLES[usize::from(feature::available("full"))]
+    match feature::available("full") {
+        true => share::count(ALL_CYCLES, CYCLES_OF_A_SHARE),
+        false => CYCLES,
+    }
 }
 
 /// Containers that died without a DEL do not hold addresses for ever, and living ones keep theirs.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::json;
 use testkit::fault::ProgramEnd;
-use testkit::{Chance, Lab, Place as _, Tally, feature};
+use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 
 use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Pod, World};
@@ -15,8 +15,10 @@ use crate::world::{Call, NETWORK, Pod, World};
 /// The number of tries in every run. With `--full` all are tried, several times over.
 const SOME: usize = 40;
 
-/// How often all are tried with `--full`.
-const ROUNDS: usize = 12;
+/// How often all are tried with `--full`, and in a run that tries all; how a file is cut, flipped
+/// or overwritten is another chance each time.
+const TIMES_OF_A_SHARE: usize = 2;
+const ALL_TIMES: usize = 12;
 
 /// The folders with files that only we use.
 const FOLDERS: [&str; 2] = ["/run/netwright", "/run/cni"];
@@ -109,14 +111,19 @@ struct Step {
 impl Steps {
     fn new(seed: u64) -> Self {
         let full = feature::available("full");
-        Steps { chance: Chance::new(seed), full, tried: 0, place: 0 }
+        Steps { chance: Chance::new(share::seed_of_this_round(seed)), full, tried: 0, place: 0 }
     }
 
     /// Damages one of these files; `None` once it has done enough.
     fn next(&mut self, all: &[PathBuf]) -> Option<Step> {
         self.tried += 1;
         let many = all.len() * DAMAGES.len();
-        if (if self.full { many * ROUNDS } else { SOME.min(many) }) < self.tried {
+        if (if self.full {
+            many * share::count(ALL_TIMES, TIMES_OF_A_SHARE)
+        } else {
+            SOME.min(many)
+        }) < self.tried
+        {
             return None;
         }
         // The step and the count have no common factor, so all of them are reached.

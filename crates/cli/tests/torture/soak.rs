@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::fault::{Blow, ProgramEnd, failures};
-use testkit::{Chance, Lab, Place as _, RunningProgram, Tally, feature};
+use testkit::{Chance, Lab, Place as _, RunningProgram, Tally, feature, share};
 
 use crate::scenario::Scenario;
 use crate::world::{Call, EXECUTABLE, NETWORK, PluginAnswer, Pod, World};
 
-/// The number of calls in every run, and with `--full`.
-const CALLS: [usize; 2] = [400, 20_000];
+/// The number of calls in every run, with `--full`, and in a run that tries all.
+const CALLS: usize = 400;
+const CALLS_OF_A_SHARE: usize = 3_000;
+const ALL_CALLS: usize = 20_000;
 
 /// How many workers there are, and how many containers each has at most.
 const WORKERS: usize = 4;
@@ -317,7 +319,10 @@ fn services(lab: &Lab) -> Vec<RunningProgram> {
 #[test]
 fn a_host_is_as_before_after_many_calls_and_faults() {
     testkit::require!("root", "ptrace");
-    let calls = CALLS[usize::from(feature::available("full"))];
+    let calls = match feature::available("full") {
+        true => share::count(ALL_CALLS, CALLS_OF_A_SHARE),
+        false => CALLS,
+    };
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
     let lab = Lab::new("soak");

@@ -5,13 +5,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use testkit::Tally;
+use testkit::{Tally, feature, share};
 
 use super::*;
 
 /// How many corruptions every run tries, and how many with `--full`.
 const TRIES: u64 = 1_000;
-const FULL_TRIES: u64 = 11_000;
+const TRIES_OF_A_SHARE: usize = 2_750;
+const ALL_TRIES: u64 = 11_000;
 
 /// The living containers; each has one address of either family.
 const LIVING: [&str; 3] = ["c1", "container-with-a-longer-name", "c3"];
@@ -134,8 +135,11 @@ impl Harm {
 #[test]
 fn no_corruption_gives_an_address_twice_or_loses_one() {
     let mut tally = Tally::new();
-    let full = std::env::var_os(testkit::feature::FULL_VARIABLE).is_some();
-    for seed in 1..=if full { FULL_TRIES } else { TRIES } {
+    let seeds = match feature::available("full") {
+        true => share::of_this_round((1..=ALL_TRIES).collect(), TRIES_OF_A_SHARE),
+        false => (1..=TRIES).collect(),
+    };
+    for seed in seeds {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let harm = HARMS[dice.below(HARMS.len())];
         one(seed, harm, &mut dice, &mut tally);

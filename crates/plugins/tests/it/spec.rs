@@ -74,7 +74,7 @@ fn check_allows_that_tuning_changed_a_single_link() {
 
 #[test]
 fn vm_check_allows_that_tuning_changed_a_single_link() {
-    testkit::require!("root", "dummy", "vlan");
+    testkit::require!("root", "full", "dummy", "vlan");
     for version in ["1.1.0", "0.4.0"] {
         allows_that_tuning_changes("dummy", version, &json!({}));
         allows_that_tuning_changes("vlan", version, &json!({ "master": "p0", "vlanId": 5 }));

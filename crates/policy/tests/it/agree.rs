@@ -11,13 +11,14 @@ use netwright_policy::{
     Change, Compiler, Direction, IpFamily, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
     compile, explain, verdict,
 };
-use testkit::{Chance, feature};
+use testkit::{Chance, feature, share};
 
 use crate::case::Case;
 
-/// The number of clusters in every run, and with `--full`.
+/// The number of clusters in every run, with `--full`, and in a run that tries all.
 const SOME: usize = 200;
-const MANY: usize = 10_000;
+const MANY: usize = 1_500;
+const ALL: usize = 10_000;
 
 const TRAFFIC: [Traffic; 8] = [
     Traffic { protocol: Protocol::Tcp, port: Some(80) },
@@ -300,8 +301,8 @@ fn follow(node: &str, compiler: &mut Compiler, change: &Change) -> Result<(), St
 
 #[test]
 fn random_clusters_meet_no_disagreement() {
-    let clusters = if feature::available("full") { MANY } else { SOME };
-    let mut chance = Chance::new(23);
+    let clusters = if feature::available("full") { share::count(ALL, MANY) } else { SOME };
+    let mut chance = Chance::new(share::seed_of_this_round(23));
     let mut count = Count::default();
     for number in 0..clusters {
         let case = Case::random(&mut chance);

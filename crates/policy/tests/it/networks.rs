@@ -14,13 +14,14 @@ use netwright_policy::{
     verdict,
 };
 use serde_json::{Value, json};
-use testkit::{Chance, feature};
+use testkit::{Chance, feature, share};
 
 use super::case::Case;
 use super::support::{ip, namespace, pod, tcp};
 
 const SOME: usize = 100;
-const MANY: usize = 5_000;
+const MANY: usize = 750;
+const ALL: usize = 5_000;
 
 /// The node whose packet filter is tested.
 const NODE: &str = "one";
@@ -272,8 +273,8 @@ fn check(first: &[TestEvent], then: &[TestEvent], denied: &mut usize) -> Result<
 
 #[test]
 fn random_networks_meet_no_disagreement() {
-    let clusters = if feature::available("full") { MANY } else { SOME };
-    let mut chance = Chance::new(72);
+    let clusters = if feature::available("full") { share::count(ALL, MANY) } else { SOME };
+    let mut chance = Chance::new(share::seed_of_this_round(72));
     let mut denied = 0;
     for number in 0..clusters {
         let (first, then) = cases(&mut chance);

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use super::Lab;
 use crate::place::Place as _;
 use crate::real::cgroup::Cgroup;
-
-/// How long systemd may take to start.
-const START: Duration = Duration::from_secs(60);
+use crate::service::TIMEOUT;
 
 /// It ends when its standard input is closed, which also happens when we are killed.
 #[derive(Debug)]
@@ -159,7 +157,7 @@ fn beside(pid: u32) -> Option<i32> {
 
 /// Waits until systemd has started.
 pub(super) fn wait_for_service_manager(lab: &Lab) {
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let said = lab.try_sh("systemctl is-system-running");
         if said.status.success() {

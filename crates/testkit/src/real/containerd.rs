@@ -17,9 +17,7 @@ use super::root::{self, in_root};
 use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, RunningProgram};
-
-/// How long the daemon may take to answer after its start.
-const READY: Duration = Duration::from_secs(20);
+use crate::service::TIMEOUT;
 
 /// How long one call may take, in curl's format.
 const CALL_SECONDS: &str = "60";
@@ -557,7 +555,7 @@ impl<'lab> Containerd<'lab> {
         let (program, words) = in_root(self.root.as_deref(), &script);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.daemon = Some(self.lab.start(program, &words));
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + TIMEOUT;
         while let Err(why) = self.call("Version", &Message::default()) {
             assert!(Instant::now() < deadline, "containerd does not answer: {why}\n{}", self.log());
             thread::sleep(Duration::from_millis(10));

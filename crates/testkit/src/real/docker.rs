@@ -17,9 +17,7 @@ use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, RunningProgram};
 use crate::reference;
-
-/// How long the engine may take to answer after its start.
-const READY: Duration = Duration::from_secs(60);
+use crate::service::TIMEOUT;
 
 /// How long to wait for an answer at its socket before the client is asked.
 const LOOK: Duration = Duration::from_secs(2);
@@ -142,7 +140,7 @@ impl<'lab> Docker<'lab> {
             if self.try_run(&["version"]).status.success() {
                 return began.elapsed();
             }
-            assert!(began.elapsed() < READY, "dockerd does not answer:\n{}", self.log());
+            assert!(began.elapsed() < TIMEOUT, "dockerd does not answer:\n{}", self.log());
         }
     }
 

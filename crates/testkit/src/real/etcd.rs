@@ -12,11 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::lab::Lab;
 use crate::place::{Place as _, RunningProgram};
+use crate::service::TIMEOUT;
 
 /// How many members a cluster has.
 const MEMBERS: u16 = 3;
-/// How long a member may take to start, and the cluster to have a leader.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a member may take to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use super::succeeded;
 use crate::lab::Lab;
 use crate::place::{Place as _, RunningProgram};
+use crate::service::TIMEOUT;
 
 /// The schema of the database, from the package `openvswitch-common`.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// The port on which the server accepts TLS.
 const TLS_PORT: u16 = 6640;
-
-/// How long a program of Open vSwitch may take to start or to answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A private Open vSwitch: `ovsdb-server` and `ovs-vswitchd` in a lab's namespaces, with their
 /// files in a folder of the lab.

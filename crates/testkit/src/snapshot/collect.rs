@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::{Fact, Snapshot, json, sysctl};
 use crate::detection::wait_for_detection;
 use crate::place::Place;
+use crate::service::TIMEOUT;
 
 /// Fields in the output of `ip -details` that change by themselves or mean nothing.
 const VOLATILE_LINK: [&str; 25] = [
@@ -49,9 +50,6 @@ const VOLATILE_FLAGS: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "RUNNING"];
 
 /// Qdiscs that the kernel adds to links by itself.
 const DEFAULT_QDISCS: [&str; 6] = ["noqueue", "pfifo_fast", "pfifo", "mq", "fq_codel", "noop"];
-
-/// Duplicate address detection takes a random second before its first probe and one after it.
-const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Addresses and routes that the kernel adds by itself come some moments after a link's carrier. If
 /// they do not come, a program has removed them.
@@ -155,7 +153,7 @@ fn settled(place: &impl Place) -> String {
         let mut pause = PAUSE.0;
         loop {
             assert!(
-                began.elapsed() < SETTLE_DEADLINE,
+                began.elapsed() < TIMEOUT,
                 "addresses stay tentative, or carriers untold:\n{}",
                 place.sh("ip -6 addr show tentative; ip link show")
             );

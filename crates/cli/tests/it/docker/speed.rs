@@ -16,7 +16,7 @@ use crate::system::install;
 const ROUNDS: usize = 9;
 
 /// How many rounds a run makes unless it tries all: one takes more than a minute.
-const ROUNDS_OF_A_SHARE: usize = 3;
+const ROUNDS_OF_A_SHARE: usize = 1;
 
 /// How often the engine is killed and stopped.
 const STARTS: usize = 3;
@@ -26,7 +26,7 @@ const CONTAINERS: usize = 20;
 
 #[test]
 fn beside_dockers_own_bridge() {
-    testkit::require!("full");
+    testkit::require!("round:0/3");
     needs_docker!();
     beside_bridge(Engine::Installed);
 }

@@ -10,12 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::real::{Docker, Engine};
-use testkit::{Lab, Place, Snapshot, Visit};
+use testkit::{Lab, Place, Snapshot, TIMEOUT, Visit};
 
 use crate::system::{NETWRIGHT, assert_only_left, netwrightd};
-
-/// How long the driver may take to listen.
-const READY: Duration = Duration::from_secs(20);
 
 /// The driver's socket.
 pub(crate) const SOCKET: &str = "/run/docker/plugins/netwright.sock";
@@ -50,7 +47,11 @@ impl<'lab> Driver<'lab> {
 
     /// Starts it with a socket elsewhere and further flags.
     pub(crate) fn start_at(lab: &'lab Lab, socket: &str, flags: &[&str]) -> Self {
-        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut flags: Vec<_> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        if !flags.iter().any(|flag| flag == "--timeout") {
+            // A plugin may take long on a busy machine; few tests judge how long.
+            flags.extend(["--timeout", "60s"].map(str::to_owned));
+        }
         let mut driver = Driver { lab, child: None, flags, socket: socket.to_owned() };
         driver.again();
         driver
@@ -71,7 +72,7 @@ impl<'lab> Driver<'lab> {
             .spawn()
             .unwrap();
         self.child = Some(child);
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + TIMEOUT;
         while self.starts() <= before {
             assert!(Instant::now() < deadline, "the driver does not listen:\n{}", self.log());
             thread::sleep(Duration::from_millis(2));

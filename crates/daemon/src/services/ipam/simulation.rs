@@ -1,6 +1,7 @@
 //! Many nodes on real stores: etcd, and the Kubernetes API as the test kit has it.
 //!
-//! How many depends on `NETWRIGHT_FULL`: 100 nodes with 500 ADDs and DELs each, or a few.
+//! How many depends on `NETWRIGHT_FULL`: 100 nodes with 100 ADDs and DELs each (500 if a run tries
+//! all), or a few.
 
 #[path = "../../../../cluster-ipam/tests/it/simulation/world.rs"]
 mod world;
@@ -22,7 +23,7 @@ use super::{ATTEMPTS, etcd, objects};
 
 fn plan() -> Plan {
     match std::env::var_os("NETWRIGHT_FULL") {
-        Some(_) => Plan { nodes: 100, each: 500, threads: 16 },
+        Some(_) => Plan { nodes: 100, each: testkit::share::count(500, 100), threads: 16 },
         None => Plan { nodes: 12, each: 20, threads: 8 },
     }
 }

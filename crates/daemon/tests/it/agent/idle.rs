@@ -214,7 +214,7 @@ fn services_sleep_but_for_their_timers() {
 
 #[test]
 fn services_sleep_beside_two_hundred_containers() {
-    testkit::require!("root", "full");
+    testkit::require!("root", "round:1/3");
     let host = Host::new("idle-many");
     let _all: Vec<_> = (0..200)
         .map(|number| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use testkit::feature::available;
+use testkit::share;
 
 use super::node::{ALL, ALONE, FILE, Node, is_alive, private_memory, text, until};
 use crate::ipam::rig::{ask as ask_ipam, assigned, owner};
@@ -102,7 +103,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     assert!(0 < watched && offers() == 1, "{watched} {}", server.log());
     let pids: Vec<u64> = before.values().copied().chain([node.supervisor()]).collect();
     let memory = || pids.iter().map(|pid| private_memory(*pid)).collect::<Vec<_>>();
-    let turns = if available("full") { 1000 } else { 10 };
+    let turns = if available("full") { share::count(1000, 200) } else { 10 };
     let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut early = Vec::new();
     thread::scope(|scope| {

@@ -16,7 +16,7 @@ use testkit::real::Etcd;
 use testkit::{Lab, Place as _, Service};
 
 /// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = testkit::TIMEOUT;
 
 /// Nodes of a cluster, all in one lab.
 pub(crate) struct Cluster {

@@ -14,7 +14,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _, Service, wait_for};
 
 /// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = testkit::TIMEOUT;
 
 /// A node of a cluster.
 pub(crate) struct Cluster {

@@ -11,7 +11,7 @@ use testkit::{Place as _, wait_until};
 use super::networks::{FurtherInterface, asks, on};
 use super::{Cluster, Pod, allow};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = testkit::TIMEOUT;
 const NETWORK: (&str, &str) = ("fabric", "net1");
 
 /// A cluster with a policy for the network, and with pods that request the network.

@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{Chance, Place as _, feature, wait_until};
+use testkit::{Chance, Place as _, feature, share, wait_until};
 
 use super::{Cluster, OTHERS, Pod};
 
 /// How many pods start in every run, and with `--full`.
 const FEW: usize = 25;
-const MANY: usize = 1000;
+const MANY: usize = 250;
+const ALL: usize = 1000;
 
 /// The ports to which pods send forbidden and allowed packets.
 const FORBIDDEN: u16 = 5000;
@@ -222,7 +223,7 @@ fn print(what: &str, Waits { pods, beside }: &Waits) {
 #[test]
 fn no_first_packet_arrives_that_is_forbidden() {
     testkit::require!("root");
-    let count = if feature::available("full") { MANY } else { FEW };
+    let count = if feature::available("full") { share::count(ALL, MANY) } else { FEW };
     let mut cluster = Cluster::new("policy-load");
     policies(&cluster);
     let (forbidden, allowed) =

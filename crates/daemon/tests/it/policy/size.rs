@@ -173,7 +173,7 @@ fn costs(policies: usize) -> Vec<(&'static str, Counts)> {
 #[test]
 fn a_change_costs_the_same_among_many_policies() {
     testkit::require!("root", "program:strace");
-    let many = if feature::available("full") { 10_000 } else { 1_000 };
+    let many = if feature::available("round:2/3") { 10_000 } else { 1_000 };
     let (few, many) = (costs(10), costs(many));
     for (what, counts) in &few {
         eprintln!("{what}: {counts:?}");
@@ -272,7 +272,7 @@ fn a_pod_with_too_many_lists_of_ports_stays_closed() {
 /// long half of them take to go.
 #[test]
 fn many_policies_of_one_pod_are_enforced_soon() {
-    testkit::require!("root", "full");
+    testkit::require!("root", "round:0/3");
     const POLICIES: usize = 5000;
     let mut cluster = Cluster::new("policy-many-of-one");
     for number in 0..POLICIES {
@@ -322,7 +322,7 @@ const LISTED: [&str; 6] = [
 /// executable.
 #[test]
 fn many_pods_are_enforced_soon() {
-    testkit::require!("root", "full");
+    testkit::require!("root", "round:1/3");
     const PODS: u32 = 100_000;
     const POLICIES: usize = 10_000;
     let mut cluster = Cluster::new("policy-many");

@@ -15,7 +15,7 @@ use super::flows::Flow;
 const BACK: Duration = Duration::from_secs(5);
 
 /// How long anything may take on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = testkit::TIMEOUT;
 
 fn list(host: &Host, ovs: &Ovs<'_>, more: &Value) -> NetworkList {
     let mut plugin = json!({

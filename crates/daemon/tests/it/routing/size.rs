@@ -233,7 +233,7 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
 fn vm_one_nodes_change_costs_the_same_among_many() {
     testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:bridge");
     let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
-    let many = if feature::available("full") && !is_slow { MOST } else { 500 };
+    let many = if feature::available("round:1/3") && !is_slow { MOST } else { 500 };
     let among_few = counts_among(50);
     let counts = |changes, questions, transactions| Counts { changes, questions, transactions };
     let known = [

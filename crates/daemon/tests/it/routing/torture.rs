@@ -15,14 +15,16 @@ use testkit::{Chance, Place as _, RunningProgram, Snapshot, feature, share, wait
 use super::flannel::Backend;
 use super::{FLANNELS_TUNNELS, Fabric, Node, TUNNELS, cluster, damage, etcd, with_tunnels};
 
-/// The number of acts: in every run and in the virtual machine, which is slow; and with `--full`.
-const ACTS: [usize; 2] = [20, 2_000];
+/// The number of acts: in every run and in the virtual machine, which is slow; with `--full`; and in a
+/// run that tries all.
+const ACTS: usize = 20;
+const ACTS_OF_A_SHARE: usize = 250;
+const ALL_ACTS: usize = 2_000;
 
 /// The number of acts where an API server or etcd must answer first. Clients wait longer after each
-/// failure, so these acts take two to five minutes. Each round makes other acts; seven rounds, or
-/// ten, make as many as one with the file.
-const ACTS_ON_A_CLUSTER: usize = 300;
-const ACTS_WITH_LEASES: usize = 200;
+/// failure, so these acts take one to three minutes. Each round makes other acts.
+const ACTS_ON_A_CLUSTER: usize = 150;
+const ACTS_WITH_LEASES: usize = 100;
 
 /// The time within which everything is to be right again: with the file, and where a server must
 /// answer. The test prints how often it takes longer.
@@ -346,13 +348,16 @@ fn looks(node: &Node) -> u64 {
 }
 
 /// Whatever other programs do, and however fast, all is as before when they have finished, and the
-/// service touches nothing of theirs. In the end nothing is left. There are 2,000 acts with
+/// service touches nothing of theirs. In the end nothing is left. There are 250 acts with
 /// `--full`, and 20 otherwise.
 #[test]
 fn vm_random_acts_on_three_nodes_are_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
     let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
-    let acts = ACTS[usize::from(feature::available("full") && !is_slow)];
+    let acts = match feature::available("full") && !is_slow {
+        true => share::count(ALL_ACTS, ACTS_OF_A_SHARE),
+        false => ACTS,
+    };
     let fabric = Fabric::new("routing-torture", &[2, 1]);
     let list = fs::read_to_string(fabric.list()).unwrap();
     torture(fabric, Source::File(list), acts);
@@ -364,7 +369,7 @@ fn random_acts_on_three_nodes_of_a_cluster_are_put_right() {
     testkit::require!("root", "full", "program:bridge", "program:nft");
     let mut fabric = Fabric::new("routing-torture-cluster", &[2, 1]);
     let api = cluster::cluster(&mut fabric);
-    torture(fabric, Source::Cluster(api), share::count(ACTS[1], ACTS_ON_A_CLUSTER));
+    torture(fabric, Source::Cluster(api), share::count(ALL_ACTS, ACTS_ON_A_CLUSTER));
 }
 
 /// The same with leases in etcd as the list; every node holds one. etcd's members are killed,
@@ -384,7 +389,7 @@ fn random_acts_on_three_nodes_with_leases_are_put_right() {
     let lab = Rc::clone(&fabric.lab);
     let members = etcd::start(&mut fabric, &lab, &Backend::Vxlan.config());
     (0..3).for_each(|node| etcd::had_prefixes(&fabric, node));
-    let acts = share::count(ACTS[1], ACTS_WITH_LEASES);
+    let acts = share::count(ALL_ACTS, ACTS_WITH_LEASES);
     torture(fabric, Source::Etcd(members, BTreeMap::new()), acts);
 }
 

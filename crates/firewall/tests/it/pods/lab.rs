@@ -18,7 +18,7 @@ use testkit::{Container, Lab, Place};
 use super::clusters::{PODS, of_pod};
 
 /// How long a packet may be on its way on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = testkit::TIMEOUT;
 /// TCP's flags (RFC 9293 §3.1).
 pub(super) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;

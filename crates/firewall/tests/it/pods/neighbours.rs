@@ -13,7 +13,7 @@ use testkit::{Container, Place as _, wait_until};
 use crate::support::Node;
 
 /// How long a packet may be on its way on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = testkit::TIMEOUT;
 /// The number in all packets of this test.
 const ID: u16 = 7;
 

@@ -26,7 +26,7 @@ use super::flows::{PORT, app, confined, guarded, program, world};
 use super::lab::{PodLab, SYN, Site};
 
 /// How long a packet may be on its way on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = testkit::TIMEOUT;
 
 const OF_ONE: &str = "10.96.0.11:80";
 pub(super) const OF_TWO: &str = "10.96.0.12:80";

@@ -178,7 +178,7 @@ fn quartiles(mut sorted: Vec<f64>) -> [f64; 3] {
 /// without policies pass on, in turn.
 #[test]
 fn what_policies_cost_packets() {
-    testkit::require!("root", "full");
+    testkit::require!("root", "round:2/3");
     let (turns, slices) = if super::has_time() { (TURNS, SLICES) } else { (1, 1) };
     let policies = program(false);
     let crowd = crowded(policies.clone());

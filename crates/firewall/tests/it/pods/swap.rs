@@ -15,10 +15,11 @@ use super::clusters::support::{cluster, namespace, network, node, pod};
 use super::clusters::{NODE, of_pod};
 use super::lab::{OWN, PodLab, Site};
 
-/// The number of swaps in every run, and with `--full`.
+/// The number of swaps in every run, with `--full`, and in a run that tries all.
 const SOME: usize = 500;
-const MANY: usize = 20_000;
-const DEADLINE: Duration = Duration::from_secs(20);
+const MANY: usize = 4_000;
+const ALL: usize = 20_000;
+const DEADLINE: Duration = testkit::TIMEOUT;
 const ALLOWED: u16 = 53;
 const DENIED: u16 = 54;
 
@@ -63,7 +64,7 @@ fn programs() -> [Program; 2] {
 #[test]
 fn packets_meet_one_program_or_the_other() {
     testkit::require!("root");
-    let swaps = if super::has_time() { MANY } else { SOME };
+    let swaps = if super::has_time() { testkit::share::count(ALL, MANY) } else { SOME };
     let mut lab = PodLab::new("podsswap");
     let programs = programs();
     let steps = [

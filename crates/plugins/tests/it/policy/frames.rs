@@ -110,7 +110,7 @@ fn a_bridge_gets_its_switches_back() {
 /// A bridge with VLANs sends tagged frames through its trunk: the packet filter sees these too.
 #[test]
 fn vm_frames_with_a_tag_are_shown_where_vlans_are_distinguished() {
-    testkit::require!("root", "bridge-vlan-filtering", "vlan", "br_netfilter");
+    testkit::require!("root", "full", "bridge-vlan-filtering", "vlan", "br_netfilter");
     let node = Node::new("policy-vlan");
     no_bridge_shows(&node);
     let tagged =

@@ -279,7 +279,7 @@ const MADE: &[LostPacket] = &[
 const TRIES: usize = 3;
 
 /// How many of [`LOST`] one run with `--full` tries: each takes some ten seconds.
-const OF_A_SHARE: usize = 10;
+const OF_A_SHARE: usize = 5;
 
 impl Fault {
     /// Returns what breaks the node, and what mends it.
@@ -445,7 +445,7 @@ fn each_means_places_further_losses() {
         "file:/sys/kernel/tracing"
     );
     let made: Vec<&LostPacket> = MADE.iter().collect();
-    try_each("doctor-follow-alone", &made);
+    try_each("doctor-follow-alone", &share::of_this_round(made, OF_A_SHARE));
 }
 
 #[test]

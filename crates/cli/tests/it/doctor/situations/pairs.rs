@@ -10,7 +10,7 @@ use super::{ExpectedFinding, NOT_YET, Situation, act, all};
 
 /// How many pairs are tried. A run that does not try all has fewer: a pair takes some five seconds.
 const PAIRS: usize = 200;
-const PAIRS_OF_A_SHARE: usize = 50;
+const PAIRS_OF_A_SHARE: usize = 20;
 
 /// Of how many in a hundred both must be named, where neither fault hides the other.
 const NAMED: usize = 95;

@@ -16,7 +16,7 @@ use crate::system::address_of;
 const NODES: usize = 100;
 
 /// How many of them one run tries: a node takes some ten seconds.
-const SHARE: usize = 17;
+const SHARE: usize = 8;
 
 /// One of this many nodes has firewalld, with zones.
 const FIREWALLD: usize = 10;

@@ -240,7 +240,7 @@ fn worked(pid: u32) -> Duration {
 /// As many nodes as a list may have, from a file.
 #[test]
 fn vm_a_full_list() {
-    testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");
+    testkit::require!("root", "vxlan", "round:2/3", "program:nft", "program:bridge");
     let extent = Extent::here();
     let mut bench = Bench::new("routing-full-list", &extent);
     let list = bench.fabric.list_of(extent.nodes);
@@ -265,7 +265,7 @@ fn vm_a_full_list() {
 /// test also prints the time in which a client gets the list from it without using it.
 #[test]
 fn vm_a_large_cluster() {
-    testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");
+    testkit::require!("root", "vxlan", "round:0/3", "program:nft", "program:bridge");
     let extent = Extent::here();
     let mut bench = Bench::new("routing-large-cluster", &extent);
     let api = cluster(&mut bench.fabric);
