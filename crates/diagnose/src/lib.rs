@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod causes;
+mod command;
 pub mod filter;
 mod finding;
 pub mod path;

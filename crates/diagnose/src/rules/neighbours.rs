@@ -11,6 +11,7 @@ use scene::{Container, Link, Namespace};
 
 use super::{Rule, asks_links, containers, family_of, ip, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
 use crate::question::{Answer, Question};
@@ -211,8 +212,8 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
             .seen(format!("{owner} has {own}"))
             .hits(site.container.id.clone())
             .fix(format!(
-                "nsenter --net={} ip neigh del {address} dev {name}",
-                site.container.netns
+                "{}ip neigh del {address} dev {name}",
+                within(site.container.netns.as_str())
             ));
         Some(match other {
             Some(_) => finding.breaks(WayKind::Between, Some(site.family())),
@@ -244,8 +245,8 @@ fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             .seen(format!("{mac} answered for {router}"))
             .hits(id.clone())
             .fix(format!(
-                "nsenter --net={} {version} neigh del {router} dev {name}",
-                site.container.netns
+                "{}{version} neigh del {router} dev {name}",
+                within(site.container.netns.as_str())
             ));
     let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
     Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))

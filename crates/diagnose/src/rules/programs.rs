@@ -6,6 +6,7 @@ use scene::{Link, Namespace};
 
 use super::{Rule, family_of};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -51,7 +52,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let (object, whose, tool) = match inside {
         None => (format!("{link} {place}"), "this node", String::new()),
         Some(inside) => {
-            let tool = format!("nsenter --net={} ", inside.netns);
+            let tool = within(inside.netns.as_str());
             (format!("{}: {link} {place}", inside.id), inside.called(), tool)
         }
     };

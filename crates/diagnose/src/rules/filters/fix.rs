@@ -12,6 +12,7 @@ use scene::filter::{Hook, Step, Table};
 use super::FilterStop;
 use super::say::Sort;
 use crate::Look;
+use crate::command::within;
 use crate::filter::{Layer, Place};
 use crate::finding::{Family, Help};
 use crate::path::Site;
@@ -283,13 +284,6 @@ fn docker(net: &IpNet, legacy: bool) -> [String; 2] {
     ]
 }
 
-fn within(netns: Option<&str>, command: String) -> String {
-    match netns {
-        Some(netns) => format!("nsenter --net={netns} {command}"),
-        None => command,
-    }
-}
-
 /// Returns the command that removes a rule.
 pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
     let Place { family, table, chain, .. } = place;
@@ -300,7 +294,7 @@ pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
         let handle = place.rule.map(|(_, handle)| handle).unwrap_or_default();
         format!("nft delete rule {family} {table} {chain} handle {handle}")
     };
-    within(netns, command)
+    within(netns) + &command
 }
 
 /// What is to be let through.
@@ -337,7 +331,7 @@ fn accept(
 ) -> Vec<String> {
     let place = &caught.place;
     if caught.layer != Layer::Ip {
-        return vec![within(netns, open(place))];
+        return vec![within(netns) + &open(place)];
     }
     let matches: Vec<Match<'_>> = match (sort, sort.port()) {
         (Sort::Resolve, _) => vec![Match::Neighbours],
@@ -370,7 +364,7 @@ fn accept(
     let is_ipv4 = site.family() == Family::V4;
     let is_raw = is_raw(place);
     let matches = matches.iter().filter(|one| !(is_raw && matches!(one, Match::Answers)));
-    matches.map(|one| within(netns, insert(at, place, one, is_ipv4))).collect()
+    matches.map(|one| within(netns) + &insert(at, place, one, is_ipv4)).collect()
 }
 
 /// Says whether packets that come to a place have not been seen by connection tracking.

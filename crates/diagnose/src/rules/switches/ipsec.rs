@@ -5,6 +5,7 @@ use scene::Policy;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Probe};
@@ -25,7 +26,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let (object, whose, tool) = match inside {
             None => ("this node".to_owned(), "this node", String::new()),
             Some(inside) => {
-                let tool = format!("nsenter --net={} ", inside.netns);
+                let tool = within(inside.netns.as_str());
                 (inside.id.clone(), inside.called(), tool)
             }
         };
