@@ -219,6 +219,15 @@ impl Answer {
 
 /// A place that a probe passed, or where it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    /// Says whether a machine on the link answered who has an address; `None`: that was not asked, or
+    /// could not be.
+    pub(crate) fn has_owner(&self) -> Option<bool> {
+        match self {
+            Answer::Owners { macs } => Some(!macs.is_empty()),
+            _ => None,
+        }
+    }
+
 #[serde(rename_all = "camelCase")]
 pub struct Hop {
     /// The ID of the container; `None`: the node.

@@ -106,7 +106,7 @@ impl<'l> AnswerIndex<'l> {
                     "{} does not answer, and no rule or link shows why",
                     end(asked)
                 )),
-                Answer::Owners { macs } if macs.is_empty() => continue,
+                answer if answer.has_owner() == Some(false) => continue,
                 _ => return Attempt::Answered,
             };
         }

@@ -472,8 +472,7 @@ fn is_of_link_alone(address: IpAddr) -> bool {
 }
 
 fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
-    let Some(Answer::Owners { macs }) = look.answers.to(&given.question) else { return None };
-    if !macs.is_empty() {
+    if look.answers.to(&given.question).and_then(Answer::has_owner)? {
         return None;
     }
     if given.is_direct {

@@ -86,8 +86,7 @@ fn of_container(look: Look<'_>, site: &Site<'_>) -> Option<Silence> {
     let asker = address_of(site.seen_by, true);
     let silence = Silence::of(site.inside, site.link, site.address, asker)?;
     let asked = Question::who_has(None, &site.seen_by.name, site.address);
-    let answer = look.answers.to(&asked);
-    let is_unheard = matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty());
+    let is_unheard = look.answers.to(&asked).and_then(Answer::has_owner) == Some(false);
     (silence.is_certain() || is_unheard).then_some(silence)
 }
 

@@ -262,10 +262,10 @@ fn shadowed(
 ) -> Option<Obstacle> {
     let Shadow { link, route, subnet } = shadow;
     let name = &link.name;
-    let heard = look.answers.to(&Question::who_has(inside, name, to.ip()));
-    let nobody = match heard {
-        Some(Answer::Owners { macs }) if macs.is_empty() => "no machine there answers for it",
-        Some(Answer::Owners { .. }) => return None,
+    let asked = Question::who_has(inside, name, to.ip());
+    let nobody = match look.answers.to(&asked).and_then(Answer::has_owner) {
+        Some(false) => "no machine there answers for it",
+        Some(true) => return None,
         _ if !link.carrier => "it has no carrier",
         // Of links without hardware addresses nothing more is known.
         _ if inside.is_none() => "no answer comes from there",
