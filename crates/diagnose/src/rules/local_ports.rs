@@ -22,7 +22,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         let kind = question.asked.way();
         let (to, port) = match &question.asked {
             Probe::Connect { to } => (to.ip(), to.port()),
-            Probe::Name { server } | Probe::NameBelow { server, .. } => (*server, NAMES),
+            Probe::Name { server }
+            | Probe::NameByTcp { server }
+            | Probe::NameBelow { server, .. } => (*server, NAMES),
             _ => continue,
         };
         // One range is of all that a sender asks.

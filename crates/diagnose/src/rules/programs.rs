@@ -33,8 +33,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Finding> {
     let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
     let to = match &question.asked {
-        Probe::Name { server } => *server,
-        Probe::Connect { to } => to.ip(),
+        asked if asked.program().is_some() => asked.destination()?,
         // It may drop echo requests, and let all else pass.
         Probe::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
         _ => return None,

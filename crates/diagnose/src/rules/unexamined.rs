@@ -279,7 +279,9 @@ fn end(asked: &Probe) -> String {
         Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => to.to_string(),
         Probe::HopsLeft { to } => to.to_string(),
         Probe::Connect { to } => to.to_string(),
-        Probe::Name { server } | Probe::NameBelow { server, .. } => server.to_string(),
+        Probe::Name { server } | Probe::NameByTcp { server } | Probe::NameBelow { server, .. } => {
+            server.to_string()
+        }
         Probe::WhoHas { address, .. } => address.to_string(),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
         // What exceeds a limit on one way does not on another one.
         let ways: &[WayKind] = match (limited(&place.says), &question.asked) {
-            (true, Probe::Name { .. }) => &[WayKind::Names],
+            (true, asked) if asked.way() == WayKind::Names => &[WayKind::Names],
             (true, _) => &[WayKind::Outside],
             (false, _) => &[WayKind::Outside, WayKind::Names, WayKind::Gateway],
         };
@@ -106,7 +106,7 @@ fn limited(says: &str) -> bool {
 fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
     match asked {
         Probe::Name { .. } => true,
-        Probe::Connect { .. } => hop.back || place.hook != Hook::Input,
+        Probe::Connect { .. } | Probe::NameByTcp { .. } => hop.back || place.hook != Hook::Input,
         Probe::Echo { .. }
         | Probe::EchoBy { .. }
         | Probe::Size { .. }
@@ -123,7 +123,9 @@ fn target(asked: &Probe) -> String {
         }
         Probe::HopsLeft { to } => format!(" to {to}"),
         Probe::Connect { to } => format!(" to {to}"),
-        Probe::Name { server } | Probe::NameBelow { server, .. } => format!(" to {server}"),
+        Probe::Name { server } | Probe::NameByTcp { server } | Probe::NameBelow { server, .. } => {
+            format!(" to {server}")
+        }
         Probe::WhoHas { address, .. } => format!(" for {address}"),
     }
 }

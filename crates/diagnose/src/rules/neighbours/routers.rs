@@ -548,9 +548,8 @@ fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
     let RouteTarget { container, link, route, via, .. } = given;
     let inside = container.inside.as_ref()?;
     let is_it = |asked: &Probe| match asked {
-        Probe::Connect { to } => to.ip() == *via,
-        Probe::Name { server: to } | Probe::Echo { to } => to == via,
-        _ => false,
+        Probe::Size { .. } => false,
+        asked => asked.destination() == Some(*via),
     };
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
     let lost: Vec<bool> = all.map(|(_, answer)| answer.is_lost()).collect();

@@ -8,7 +8,7 @@ use crate::Look;
 use crate::command::within;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Probe};
+use crate::question::Answer;
 
 /// What the kernel calls it (linux include/net/dropreason-core.h `SKB_DROP_REASON_XFRM_POLICY`).
 const REASON: &str = "XFRM";
@@ -115,13 +115,7 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Fin
         policy.from, policy.to
     );
     let is_lost = look.answers.from(Some(container)).any(|(asked, answer)| {
-        let to = match asked {
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            Probe::Echo { to } => *to,
-            _ => return false,
-        };
-        answer.is_lost() && policy.to.contains(&to)
+        answer.is_lost() && asked.destination().is_some_and(|to| policy.to.contains(&to))
     });
     let severity = if is_lost { Severity::Error } else { Severity::Warning };
     let finding = Finding::error("ipsec-drops", format!("policy {addresses}"), says);
