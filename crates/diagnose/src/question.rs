@@ -186,6 +186,27 @@ impl Probe {
         }
     }
 
+    /// Returns the address that it is for.
+    pub(crate) fn address(&self) -> IpAddr {
+        match self {
+            Self::Echo { to } | Self::EchoBy { to, .. } | Self::Size { to, .. } => *to,
+            Self::Connect { to } => to.ip(),
+            Self::HopsLeft { to } => IpAddr::V4(*to),
+            Self::Name { server } | Self::NameByTcp { server } | Self::NameBelow { server, .. } => {
+                *server
+            }
+            Self::WhoHas { address, .. } => *address,
+        }
+    }
+
+    /// Returns whom it asks, as people write it: with the port, if it has one of its own.
+    pub(crate) fn whom(&self) -> String {
+        match self {
+            Self::Connect { to } => to.to_string(),
+            _ => self.address().to_string(),
+        }
+    }
+
     /// Returns the place of the program that it asks, and by what; `None` if the kernel of the other
     /// machine answers it.
     pub(crate) fn program(&self) -> Option<(SocketAddr, Transport)> {
