@@ -325,7 +325,8 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
             if 1 < count {
                 finding.object = format!("{network}: {what}");
                 finding.says = format!("{count} attachments to {network}: {what}");
-                if finding.fix.iter().all(|fix| fix.starts_with(REPAIR)) {
+                let is_repaired = !finding.fix.is_empty();
+                if is_repaired && finding.fix.iter().all(|fix| fix.starts_with(REPAIR)) {
                     finding.fix = vec![REPAIR.to_owned()];
                 }
             }
@@ -508,7 +509,6 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
-        "route-covers-pool" => return has_address_of(text, &cause.object),
         // Without IPv6 on the link, all that is of IPv6 there is gone.
         "mtu-too-small" => {
             let mut broken = difference.breaks.iter();
@@ -518,6 +518,7 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
                 || (!difference.breaks.is_empty()
                     && broken.all(|way| way.family == Some(Family::V6)));
         }
+        "route-covers-pool" => return has_address_of(text, &cause.object),
         "neighbour-wrong" | "link-down" | "no-carrier" | "parent-down" | "vlan-missing" => &[],
         _ => return false,
     };
@@ -534,12 +535,12 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
 fn has_address_of(text: &str, route: &str) -> bool {
     let first = route.split(' ').next().unwrap_or_default();
     let Ok(to) = first.parse::<IpNet>() else { return false };
-    let ends = |one: char| one.is_whitespace() || ",;\"()[]{}".contains(one);
     addresses(text).any(|net| to.contains(&net))
 }
 
 /// Returns the addresses and prefixes that a text names.
 fn addresses(text: &str) -> impl Iterator<Item = IpNet> + '_ {
+    let ends = |one: char| one.is_whitespace() || ",;\"()[]{}".contains(one);
     // An address may end with a colon itself.
     let words = text.split(ends).flat_map(|word| [word, word.trim_end_matches(':')]);
     words.filter_map(|word| {
@@ -659,7 +660,6 @@ mod tests {
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
     }
 
-    /// What is explained explains, too, whatever it hits.
     /// A repair that does not raise the MTU brings no IPv6 back.
     #[test]
     fn a_small_mtu_explains_what_differs_by_ipv6() {
@@ -683,6 +683,7 @@ mod tests {
         );
     }
 
+    /// What is explained explains, too, whatever it hits.
     #[test]
     fn a_cause_explains_what_its_consequences_explain() {
         let pool = Finding::error("subnet-taken", "mynet", "taken").hits("c1");

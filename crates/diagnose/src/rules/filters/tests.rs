@@ -562,6 +562,9 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
     assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // It may be meant, and nothing is known of what else it does.
+    assert!(found[0].fix.is_empty() && found[0].advice[0].contains("--to ADDRESS:PORT"));
+    assert_eq!(found[0].breaks.len(), 1, "{found:?}");
     // What it asks for besides, is told.
     let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
     let forward = base("forward", Hook::Forward, 0, vec![rule(&[vec![limit], drop()])]);

@@ -74,8 +74,8 @@ fn a_route_into_wireguard_needs_a_peer() {
     by_tcp.containers[1].names.by_tcp = true;
     let question = asked("c3", Probe::name(&by_tcp.containers[1], server()));
     let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
-    let told = found(&by_tcp, &answers);
-    assert_eq!(told[0].breaks[0].kind, WayKind::Names);
+    let lost = found(&by_tcp, &answers);
+    assert_eq!(lost[0].breaks[0].kind, WayKind::Names);
 }
 
 #[test]
