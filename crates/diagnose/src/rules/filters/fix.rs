@@ -14,9 +14,9 @@ use super::say::Sort;
 use super::{FilterStop, WEB, others, tcp};
 use crate::Look;
 use crate::command::within;
-use crate::filter::{Layer, Payload, Place, Port};
+use crate::filter::{Layer, Place, Port};
 use crate::finding::{Family, Help};
-use crate::path::{Site, Trip, carries};
+use crate::path::{Outcome, Site, Trip, carries, follow_filters};
 use crate::question::NAMES;
 use crate::restored;
 use crate::routes::{RouteDecision, look_up};
@@ -133,7 +133,7 @@ fn without(
         .into_iter()
         .map(Help::Command);
     // Who lists what containers may ask needs the rule that stops the rest.
-    if lets_others(look, site, sort, &caught.place) {
+    if lets_others(look, site, sort) {
         return commands.collect();
     }
     let or = format!("or remove the rule, if nobody needs it any more: {removed}");
@@ -325,22 +325,19 @@ fn ufw(links: &Links<'_>, sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> Stri
 
 /// Says whether a filter that stops what a container asks of one machine lets the same container ask
 /// others, or other ports: a person has then listed what containers may ask, or may not.
-pub(super) fn lets_others(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, place: &Place) -> bool {
+pub(super) fn lets_others(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>) -> bool {
     if !matches!(sort, Sort::To(..)) {
         return false;
     }
-    let kinds = [
-        tcp(WEB[0]),
-        tcp(WEB[1]),
-        carries(Transport::Tcp, Port::Any),
-        carries(Transport::Udp, Port::Is(NAMES)),
-    ];
     let all = others::samples(look.scene, site.family());
-    let is_stopped = |to: IpAddr, with: Payload| {
+    let kinds = [tcp(WEB[0]), tcp(WEB[1]), carries(Transport::Udp, Port::Is(NAMES))];
+    let by_port = all.first().into_iter().flat_map(|to| kinds.map(|with| (*to, with)));
+    let any = carries(Transport::Tcp, Port::Any);
+    let mut tried = by_port.chain(all.iter().map(|to| (*to, any)));
+    tried.any(|(to, with)| {
         let trip = Trip::Outside { from: site, to, with };
-        super::caught(look.scene, &trip).iter().any(|one| one.place == *place)
-    };
-    all.into_iter().any(|to| kinds.iter().any(|with| !is_stopped(to, *with)))
+        matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
+    })
 }
 
 /// Returns the command that removes a rule.

@@ -195,7 +195,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
         None => whose::of_place(place, look.scene),
     };
     let finding = Finding { whose, ..finding };
-    let finding = match fix::lets_others(look, site, sort, place) {
+    let finding = match fix::lets_others(look, site, sort) {
         true => allowed(finding, site.container.called(), &sort.whom()),
         false => finding,
     };
