@@ -490,7 +490,12 @@ fn accept<'n>(
     };
     let is_ipv4 = site.family() == Family::V4;
     let is_tracked = !is_raw(place);
-    let links = Links::of(look, site, sort, place);
+    // What drops the later packets of a connection does so between containers, too, where it sees
+    // their frames, and no packet that begins one shows that.
+    let links = match caught.further {
+        true => Links { near: None, far: None },
+        false => Links::of(look, site, sort, place),
+    };
     let matches = matches.iter().filter(|one| is_tracked || !one.is_of_tracking());
     let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
     matches.map(command).collect()
