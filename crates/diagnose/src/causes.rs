@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use scene::{Namespace, Scene};
 
 use self::joined::joined;
-use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::finding::{Family, Finding, Severity, Way, WayKind};
 use crate::rules::{
     BLAMED, BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
 };
@@ -83,7 +83,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 20] = [
+const DEPTHS: [&[&str]; 21] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
@@ -143,6 +143,7 @@ const DEPTHS: [&[&str]; 20] = [
         "source-wrong",
         "proxy-missing",
     ],
+    &["mtu-too-small"],
     &[
         "attachment-differs",
         "attachment-unfinished",
@@ -169,7 +170,6 @@ const DEPTHS: [&[&str]; 20] = [
         "search-wildcard",
         "hosts-wrong",
         "mtu-too-large",
-        "mtu-too-small",
         DENIED,
         BY_SENDER,
         BY_ITSELF,
@@ -201,7 +201,6 @@ const PAIRS: [(&str, &str); 27] = [
     ("address-duplicate", "address-claimed"),
     ("mac-duplicate", "address-claimed"),
     ("address-duplicate", "neighbour-wrong"),
-    ("attachment-differs", "mtu-too-small"),
     ("no-carrier", "hop-silent"),
     ("uplink-enslaved", "hop-silent"),
     ("neighbour-wrong", "hop-silent"),
@@ -209,6 +208,7 @@ const PAIRS: [(&str, &str); 27] = [
     ("link-down", "parent-down"),
     ("no-carrier", "parent-down"),
     ("tunnel-mtu", "path-mtu"),
+    ("mtu-too-small", "path-mtu"),
     ("tunnel-dropped", "tunnel-silent"),
     ("forward-dropped", "path-mtu"),
     ("inside-dropped", BY_ITSELF),
@@ -325,7 +325,8 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
             if 1 < count {
                 finding.object = format!("{network}: {what}");
                 finding.says = format!("{count} attachments to {network}: {what}");
-                if finding.fix.iter().all(|fix| fix.starts_with(REPAIR)) {
+                let is_repaired = !finding.fix.is_empty();
+                if is_repaired && finding.fix.iter().all(|fix| fix.starts_with(REPAIR)) {
                     finding.fix = vec![REPAIR.to_owned()];
                 }
             }
@@ -508,6 +509,15 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
+        // Without IPv6 on the link, all that is of IPv6 there is gone.
+        "mtu-too-small" => {
+            let mut broken = difference.breaks.iter();
+            return text.contains("MTU")
+                || text.contains("IPv6")
+                || addresses(text).any(|net| net.addr().is_ipv6())
+                || (!difference.breaks.is_empty()
+                    && broken.all(|way| way.family == Some(Family::V6)));
+        }
         "route-covers-pool" => return has_address_of(text, &cause.object),
         "neighbour-wrong" | "link-down" | "no-carrier" | "parent-down" | "vlan-missing" => &[],
         _ => return false,
@@ -525,10 +535,16 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
 fn has_address_of(text: &str, route: &str) -> bool {
     let first = route.split(' ').next().unwrap_or_default();
     let Ok(to) = first.parse::<IpNet>() else { return false };
+    addresses(text).any(|net| to.contains(&net))
+}
+
+/// Returns the addresses and prefixes that a text names.
+fn addresses(text: &str) -> impl Iterator<Item = IpNet> + '_ {
     let ends = |one: char| one.is_whitespace() || ",;\"()[]{}".contains(one);
-    text.split(ends).map(|word| word.trim_end_matches(':')).any(|word| {
-        word.parse::<IpNet>().is_ok_and(|net| to.contains(&net))
-            || word.parse::<IpAddr>().is_ok_and(|address| to.contains(&address))
+    // An address may end with a colon itself.
+    let words = text.split(ends).flat_map(|word| [word, word.trim_end_matches(':')]);
+    words.filter_map(|word| {
+        word.parse().ok().or_else(|| word.parse::<IpAddr>().ok().map(IpNet::from))
     })
 }
 
@@ -570,7 +586,6 @@ fn things(namespace: &Namespace) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Family;
 
     fn listed(findings: Vec<Finding>) -> Vec<String> {
         let line = |cause: &RootCause| {
@@ -643,6 +658,29 @@ mod tests {
         );
         let six = Finding { breaks: Vec::new(), ..down }.breaks(WayKind::Outside, Some(Family::V6));
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
+    }
+
+    /// A repair that does not raise the MTU brings no IPv6 back.
+    #[test]
+    fn a_small_mtu_explains_what_differs_by_ipv6() {
+        let small = Finding::error("mtu-too-small", "cni0", "IPv6 needs 1280").hits("c1");
+        let differs = |what: &str, family| {
+            Finding::error("attachment-differs", format!("mynet/c1/eth0: {what}"), what)
+                .hits("c1")
+                .breaks(WayKind::Gateway, Some(family))
+        };
+        assert_eq!(
+            listed(vec![
+                differs("bridge \"cni0\" has MTU 1000, not 1500", Family::V4),
+                differs("gateway address fd00::1 is gone", Family::V6),
+                differs("link \"veth1\" is down", Family::V4),
+                small,
+            ]),
+            [
+                "mtu-too-small cni0: attachment-differs attachment-differs",
+                "attachment-differs mynet/c1/eth0: link \"veth1\" is down: ",
+            ]
+        );
     }
 
     /// What is explained explains, too, whatever it hits.

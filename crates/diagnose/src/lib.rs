@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod causes;
+mod command;
 pub mod filter;
 mod finding;
 pub mod path;
@@ -10,6 +11,7 @@ mod restored;
 pub mod routes;
 mod rules;
 mod safe;
+mod trial;
 mod whose;
 
 use std::collections::HashSet;
@@ -21,6 +23,7 @@ pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
 pub use question::{Answer, Answers, Hop, Probe, Question};
 pub use restored::BY_OTHERS;
 pub use rules::{RULES, Rule, UnexaminedWay, not_tried};
+pub use trial::{Trial, Trials};
 
 /// What a rule looks at.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +62,8 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
         findings.into_iter().partition(|finding| ignore.iter().any(|one| one.is_of(finding)));
     // What is so because of it is known with it.
     findings.retain(|finding| !causes::is_explained(finding, &ignored));
+    let left_out = causes::sort(ignored, look.scene);
+    let left_out = left_out.causes.len() + left_out.notes.len();
     let holes: Vec<Finding> =
         findings.iter().filter(|finding| finding.id == "not-seen").cloned().collect();
     // Who knows what was not read knows what was not judged.
@@ -66,7 +71,7 @@ pub fn diagnose(look: Look<'_>, ignore: &[Ignore]) -> Diagnosis {
         finding.id != "not-judged" || holes.iter().any(|hole| rules::is_because_of(finding, hole))
     });
     safe::mend(&mut findings, look.scene);
-    let mut diagnosis = Diagnosis { unexamined, ..causes::sort(findings, look.scene) };
+    let mut diagnosis = Diagnosis { unexamined, left_out, ..causes::sort(findings, look.scene) };
     let was_tried = !look.answers.all.is_empty() || questions(look).is_empty();
     if !was_tried {
         diagnosis.doubt_filters();

@@ -56,6 +56,12 @@ pub enum Probe {
         /// The server.
         server: IpAddr,
     },
+    /// A TCP connection to a server of names, which is reset at once: programs that ask by TCP alone
+    /// begin so (`use-vc`).
+    NameByTcp {
+        /// The server.
+        server: IpAddr,
+    },
     /// A question to a server of names, by UDP, for a name below a domain that nobody gave to a host.
     NameBelow {
         /// The server.
@@ -160,7 +166,7 @@ impl Probe {
     #[must_use]
     pub fn name(container: &Container, server: IpAddr) -> Self {
         match container.names.by_tcp {
-            true => Self::Connect { to: SocketAddr::new(server, NAMES) },
+            true => Self::NameByTcp { server },
             false => Self::Name { server },
         }
     }
@@ -170,11 +176,34 @@ impl Probe {
     pub(crate) fn destination(&self) -> Option<IpAddr> {
         match self {
             Self::Echo { to } | Self::Size { to, .. } => Some(*to),
-            Self::Connect { .. } | Self::Name { .. } => self.program().map(|(at, _)| at.ip()),
+            Self::Connect { .. } | Self::Name { .. } | Self::NameByTcp { .. } => {
+                self.program().map(|(at, _)| at.ip())
+            }
             Self::EchoBy { .. }
             | Self::HopsLeft { .. }
             | Self::NameBelow { .. }
             | Self::WhoHas { .. } => None,
+        }
+    }
+
+    /// Returns the address that it is for.
+    pub(crate) fn address(&self) -> IpAddr {
+        match self {
+            Self::Echo { to } | Self::EchoBy { to, .. } | Self::Size { to, .. } => *to,
+            Self::Connect { to } => to.ip(),
+            Self::HopsLeft { to } => IpAddr::V4(*to),
+            Self::Name { server } | Self::NameByTcp { server } | Self::NameBelow { server, .. } => {
+                *server
+            }
+            Self::WhoHas { address, .. } => *address,
+        }
+    }
+
+    /// Returns whom it asks, as people write it: with the port, if it has one of its own.
+    pub(crate) fn whom(&self) -> String {
+        match self {
+            Self::Connect { to } => to.to_string(),
+            _ => self.address().to_string(),
         }
     }
 
@@ -184,6 +213,7 @@ impl Probe {
         match self {
             Self::Connect { to } => Some((*to, Transport::Tcp)),
             Self::Name { server } => Some((SocketAddr::new(*server, NAMES), Transport::Udp)),
+            Self::NameByTcp { server } => Some((SocketAddr::new(*server, NAMES), Transport::Tcp)),
             _ => None,
         }
     }
@@ -191,7 +221,7 @@ impl Probe {
     /// Returns the way that is broken if it is lost.
     pub(crate) fn way(&self) -> WayKind {
         match self {
-            Self::Name { .. } | Self::NameBelow { .. } => WayKind::Names,
+            Self::Name { .. } | Self::NameByTcp { .. } | Self::NameBelow { .. } => WayKind::Names,
             _ => WayKind::Outside,
         }
     }
@@ -208,6 +238,15 @@ impl Answer {
                 | Answer::Named { .. }
                 | Answer::OneKind { .. }
         )
+    }
+
+    /// Says whether a machine on the link answered who has an address; `None`: that was not asked, or
+    /// could not be.
+    pub(crate) fn has_owner(&self) -> Option<bool> {
+        match self {
+            Answer::Owners { macs } => Some(!macs.is_empty()),
+            _ => None,
+        }
     }
 
     /// Says whether the other end did not answer: nobody did, or a machine on the way refused.

@@ -245,7 +245,7 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
 }
 
 /// Says whether an address is this node's, or of a network of its containers.
-fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
+pub(crate) fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
     // The network of a parent link has other machines, too.
     let is_own = |network: &&scene::Network| {
         !network.plugins.first().is_some_and(|first| ON_PARENT.contains(&first.as_str()))
@@ -318,7 +318,7 @@ fn interfaces(look: Look<'_>) -> impl Iterator<Item = Interface<'_>> {
 }
 
 /// Returns the family of an address.
-fn family_of(address: std::net::IpAddr) -> Family {
+pub(crate) fn family_of(address: std::net::IpAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 

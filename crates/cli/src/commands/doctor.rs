@@ -185,7 +185,7 @@ fn judge(
     Ok(LookOutcome { scene, answers, diagnosis, only, took: began.elapsed() })
 }
 
-/// 0: nothing is wrong; 1: an error was found, or a warning with `--strict`; 3: nothing was found, and
+/// 0: nothing is wrong; 1: an error was found, or a warning with `--strict`; 3: no error was found, and
 /// something could not be looked at.
 fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
     if 0 < diagnosis.errors() || (strict && 0 < diagnosis.warnings()) {
@@ -319,6 +319,25 @@ mod tests {
         let causes = vec![RootCause { finding, explains: Vec::new() }];
         let unknown = Diagnosis { causes, ..Diagnosis::default() };
         assert_eq!(exit_code(&unknown, false), EXIT_ENVIRONMENT);
+    }
+
+    /// The table of docs/doctor.md.
+    #[test]
+    fn the_worst_finding_decides_how_it_ends() {
+        let of = |all: &[fn() -> Finding]| {
+            let cause = |one: &fn() -> Finding| RootCause { finding: one(), explains: Vec::new() };
+            let causes = all.iter().map(cause).collect();
+            let found = Diagnosis { causes, ..Diagnosis::default() };
+            [exit_code(&found, false), exit_code(&found, true)]
+        };
+        let error: fn() -> Finding = || Finding::error("link-down", "up0", "down");
+        let warning: fn() -> Finding = || Finding::warning("attachment-differs", "c1", "differs");
+        let unknown: fn() -> Finding = || Finding::unknown("not-seen", "routes", "not read");
+        assert_eq!(of(&[]), [0, 0]);
+        assert_eq!(of(&[warning]), [0, 1]);
+        assert_eq!(of(&[unknown]), [3, 3]);
+        assert_eq!(of(&[warning, unknown]), [3, 1]);
+        assert_eq!(of(&[error, warning, unknown]), [1, 1]);
     }
 
     #[test]

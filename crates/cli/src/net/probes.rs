@@ -23,6 +23,8 @@ use kernel::netns::{Netns, within};
 use rustix::net::sockopt;
 use scene::{Scene, Transport};
 
+use crate::net::dns;
+
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -90,6 +92,7 @@ fn send(asked: &Probe) -> Answer {
         Probe::Echo { to } => echo_to(*to),
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
+        Probe::NameByTcp { server } => connect(SocketAddr::new(*server, dns::PORT)),
         Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
         Probe::HopsLeft { to } => match echo::hops_left(*to, TIMEOUT / 2) {
             Ok(Some(left)) => Answer::HopsLeft { left },

@@ -106,6 +106,7 @@ fn text(asked: &Probe) -> String {
         Probe::Connect { to } => format!("a connection to {to}"),
         Probe::Size { to, .. } => format!("echoes of several sizes of {to}"),
         Probe::Name { server } => format!("{server} for a name"),
+        Probe::NameByTcp { server } => format!("{server} for a name by TCP"),
         Probe::NameBelow { server, domain } => format!("{server} for a name below {domain}"),
         Probe::WhoHas { address, link } => format!("who has {address} on {link}"),
     }

@@ -6,8 +6,9 @@ use scene::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 
 use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, Help, Way, WayKind};
+use crate::finding::{Family, Finding, Help, Severity, Way, WayKind};
 use crate::restored;
+use crate::trial::{Trial, Trials};
 
 pub(super) const RULE: Rule = Rule {
     judges: "attachments",
@@ -27,10 +28,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             found.push(gone(container));
         }
     }
+    let trials = Trials::of(look);
     for container in containers(look) {
         for attachment in &container.attachments {
-            let told = drifts(look, container, attachment).into_iter();
-            found.extend(told.map(|drift| differs(container, attachment, &drift)));
+            let drifts = drifts(look, container, attachment).into_iter();
+            found.extend(drifts.map(|drift| differs(&trials, container, attachment, &drift)));
             let ended = attachment.unfinished.as_ref();
             found.extend(ended.map(|ended| unfinished(container, attachment, ended)));
             if let Some(reason) = &attachment.not_checked {
@@ -99,25 +101,67 @@ fn gone(container: &Container) -> Finding {
         .fix("netwright gc")
 }
 
-fn differs(container: &Container, attachment: &Attachment, drift: &Drift) -> Finding {
+fn differs(
+    trials: &Trials<'_>,
+    container: &Container,
+    attachment: &Attachment,
+    drift: &Drift,
+) -> Finding {
     let says = format!("{}: {}", named(container, attachment), drift.what);
     // Several things may differ, each with a finding of its own.
     let object = format!("{}: {}", object(container, attachment), drift.what);
     let finding = Finding::error("attachment-differs", object, says)
         .at(format!("plugin {} of network {}", drift.plugin, attachment.network))
         .hits(container.id.clone());
-    let helps = match drift.what.contains(GONE) {
+    let broken = ways::of(drift, attachment).into_iter();
+    let breaks = broken.map(|(kind, family)| Way { container: None, kind, family }).collect();
+    let finding = Finding { breaks, ..finding };
+    let finding = match drift.details.is_empty() {
+        true => finding,
+        false => finding.seen(drift.details.clone()),
+    };
+    let repair = format!("netwright repair {}", container.id);
+    let is_gone = drift.what.contains(GONE);
+    if !is_gone && works(trials, container, drift, &finding.breaks) {
+        let finding = Finding { severity: Severity::Warning, ..finding }.seen(WORKS);
+        let undo = match attachment.by_others {
+            true => restored::BY_OTHERS.to_owned(),
+            false => repair,
+        };
+        return finding.advise(format!(
+            "if the difference is not meant, undo it: {undo}; if a person made it so that packets \
+             pass, that stops them: change the configuration of network {} instead",
+            attachment.network
+        ));
+    }
+    let helps = match is_gone {
         true => {
             vec![Help::Advice("attach the container again: repair makes no interface".to_owned())]
         }
         false if attachment.by_others => restored::by_others(),
-        false => vec![Help::Command(format!("netwright repair {}", container.id))],
+        false => vec![Help::Command(repair)],
     };
-    let finding = helps.into_iter().fold(finding, Finding::help);
-    let ways = ways::of(drift, attachment).into_iter();
-    let breaks = ways.map(|(kind, family)| Way { container: None, kind, family }).collect();
-    let finding = Finding { breaks, ..finding };
-    if drift.details.is_empty() { finding } else { finding.seen(drift.details.clone()) }
+    helps.into_iter().fold(finding, Finding::help)
+}
+
+/// What is said of a difference that does no harm that a probe would show.
+const WORKS: &str = "every probe that needs it was answered";
+
+/// Says whether probes were sent where a difference may break something, and all of them were answered.
+/// Of several attachments a probe does not show which it took, and a small packet says nothing of
+/// large ones.
+fn works(trials: &Trials<'_>, container: &Container, drift: &Drift, breaks: &[Way]) -> bool {
+    let is_of_size = drift.items.iter().any(|item| item.kind == ItemKind::Mtu);
+    if is_of_size || 1 < container.attachments.len() {
+        return false;
+    }
+    let of_way = |kind: WayKind, family| trials.of_way(container, kind, family);
+    // What harms no way that is known still differs.
+    let all: Vec<Trial> = match breaks {
+        [] => ways::ALL.iter().map(|kind| of_way(*kind, None)).collect(),
+        broken => broken.iter().map(|way| of_way(way.kind, way.family)).collect(),
+    };
+    all.into_iter().fold(Trial::Never, Trial::and) == Trial::Works
 }
 
 /// An ADD that failed, or that was killed. What it made before that may be left.
@@ -266,6 +310,52 @@ mod tests {
             help("interface \"eth0\" is gone from the container"),
             ["attach the container again: repair makes no interface"]
         );
+    }
+
+    /// A person may have changed it so that packets pass.
+    #[test]
+    fn a_difference_with_which_every_probe_is_answered_is_a_warning() {
+        use crate::question::{Answer, Probe, Question};
+        let drift = |kind: ItemKind| {
+            let what = "port \"veth1\" is in VLAN 8, not 7".to_owned();
+            let items = vec![Item { kind, what: what.clone(), ..Item::default() }];
+            Drift { plugin: "bridge".to_owned(), code: 104, what, details: String::new(), items }
+        };
+        let scene = |kind: ItemKind| {
+            scene(Attachment {
+                gateways: vec!["10.88.0.1".parse().unwrap()],
+                drifts: vec![drift(kind)],
+                ..Attachment::default()
+            })
+        };
+        let judged = |scene: &Scene, answers: &[Answer]| {
+            let ask = |(number, answer): (usize, &Answer)| {
+                let to = ["10.88.0.1", "198.51.100.1"][number].parse().unwrap();
+                let from = Some("c1".to_owned());
+                (Question { from, asked: Probe::Echo { to } }, answer.clone())
+            };
+            let answers = Answers { all: answers.iter().enumerate().map(ask).collect() };
+            let all = judge(Look { scene, answers: &answers, only: None, to: None });
+            (all[0].severity, all[0].fix.clone(), all[0].advice.len())
+        };
+        let reached = Answer::Reached { after_us: 1 };
+        let silent = Answer::Silent { hops: Vec::new() };
+        let repair = vec!["netwright repair c1".to_owned()];
+        let port = scene(ItemKind::Port);
+        assert_eq!(judged(&port, &[]), (Severity::Error, repair.clone(), 0));
+        assert_eq!(
+            judged(&port, &[reached.clone(), reached.clone()]),
+            (Severity::Warning, Vec::new(), 1)
+        );
+        let lost = [reached.clone(), silent];
+        assert_eq!(judged(&port, &lost), (Severity::Error, repair.clone(), 0));
+        // Small packets say nothing of large ones.
+        let both = [reached.clone(), reached.clone()];
+        assert_eq!(judged(&scene(ItemKind::Mtu), &both), (Severity::Error, repair.clone(), 0));
+        // Which of two interfaces a probe took is not known.
+        let mut two = port.clone();
+        two.containers[0].attachments.push(Attachment::default());
+        assert_eq!(judged(&two, &both), (Severity::Error, repair, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 
 use super::{Rule, containers, family_of};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Help, Severity, WayKind};
 use crate::question::{Answer, Probe};
 
@@ -88,7 +89,7 @@ fn loopback(container: &Container, inside: &Namespace) -> Option<Finding> {
         Finding::error("loopback-down", container.id.clone(), says)
             .at(format!("link {} of {}", lo.name, container.netns))
             .hits(container.id.clone())
-            .fix(format!("nsenter --net={} ip link set lo up", container.netns))
+            .fix(format!("{}ip link set lo up", within(container.netns.as_str())))
             .breaks(WayKind::Inside, None),
     )
 }
@@ -108,7 +109,7 @@ fn without_address(container: &Container, inside: &Namespace) -> Option<Finding>
         Finding::error("loopback-down", container.id.clone(), says)
             .at(format!("link {} of {}", lo.name, container.netns))
             .hits(container.id.clone())
-            .fix(format!("nsenter --net={} ip addr add 127.0.0.1/8 dev lo", container.netns))
+            .fix(format!("{}ip addr add 127.0.0.1/8 dev lo", within(container.netns.as_str())))
             .breaks(WayKind::Inside, Some(Family::V4)),
     )
 }
@@ -194,7 +195,10 @@ fn listens(
                 container.called()
             );
             Finding::error("nothing-listens", object, says)
-                .advise(format!("start the program, or publish the port on which it listens: nsenter --net={} ss -ln", container.netns))
+                .advise(format!(
+                    "start the program, or publish the port on which it listens: {}ss -ln",
+                    within(container.netns.as_str())
+                ))
                 .breaks(WayKind::Inside, family)
         }
     };

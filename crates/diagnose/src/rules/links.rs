@@ -4,12 +4,14 @@ mod ports;
 mod taken;
 mod twins;
 
-use scene::{Container, Link, Namespace, Part, Route};
+use scene::{Container, ItemKind, Link, Namespace, Part, Route, Scene};
 
 use super::{Rule, containers, family_of, is_link_local};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{Site, uplink};
+use crate::restored;
 
 /// Ways out of the node.
 pub(super) const UPLINKS: Rule = Rule {
@@ -219,8 +221,10 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for site in Site::all(look.scene, container, Family::V6) {
             let inside = format!("{}: {}", container.id, site.link.name);
-            let of_node = site.seen_by.name.clone();
-            for (link, object) in [(site.link, inside), (site.seen_by, of_node)] {
+            let of_node = smallest(look.scene, &site);
+            let netns = Some(container.netns.as_str());
+            let own = (site.link, inside, netns);
+            for (link, object, netns) in [own, (of_node, of_node.name.clone(), None)] {
                 if link.mtu == 0 || IPV6_MINIMUM <= link.mtu {
                     continue;
                 }
@@ -228,12 +232,10 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
                     "{} takes packets of {} bytes, but IPv6 needs {IPV6_MINIMUM}: the kernel has removed its IPv6 addresses",
                     link.name, link.mtu
                 );
-                let finding = Finding::error("mtu-too-small", object, says)
-                    .hits(container.id.clone())
-                    .advise(format!(
-                        "\"mtu\" of at least {IPV6_MINIMUM} in the configuration of network {}, or no IPv6 there",
-                        site.attachment.network
-                    ));
+                let finding =
+                    Finding::error("mtu-too-small", object, says).hits(container.id.clone());
+                let finding =
+                    enlarged(look, &site, link, netns).into_iter().fold(finding, Finding::help);
                 let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Between];
                 let finding = kinds
                     .into_iter()
@@ -243,6 +245,38 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Returns the node's link that decides what it takes from a container: a bridge that nobody gave an
+/// MTU takes no more than each of its ports.
+fn smallest<'s>(scene: &'s Scene, site: &Site<'s>) -> &'s Link {
+    let Some(bridge) = site.bridge else { return site.seen_by };
+    let ports = scene.host.links.iter().filter(|link| link.master == Some(bridge.index));
+    let small = ports.filter(|link| 0 < link.mtu && link.mtu <= site.seen_by.mtu);
+    let small = small.min_by_key(|link| link.mtu);
+    small.filter(|_| site.seen_by.mtu < IPV6_MINIMUM).unwrap_or(site.seen_by)
+}
+
+/// Returns what gives a link an MTU with which it has IPv6, and brings back what the kernel removed. If
+/// the configuration asks for the small one, a repair restores that.
+fn enlarged(look: Look<'_>, site: &Site<'_>, link: &Link, netns: Option<&str>) -> Vec<Help> {
+    let attachment = site.attachment;
+    let is_changed = attachment.drifts.iter().any(|drift| {
+        let mut items = drift.items.iter();
+        items.any(|item| item.kind == ItemKind::Mtu) || drift.what.contains("MTU")
+    });
+    // The container's own end, of which the configuration says the MTU, has a larger one.
+    let is_alone = netns.is_none() && IPV6_MINIMUM <= site.link.mtu;
+    if !is_changed && !is_alone {
+        return vec![Help::Advice(format!(
+            "\"mtu\" of at least {IPV6_MINIMUM} in the configuration of network {}, or no IPv6 there",
+            attachment.network
+        ))];
+    }
+    let others = [site.link.mtu, site.host_end.mtu, site.seen_by.mtu];
+    let mtu = others.into_iter().max().unwrap_or_default().max(IPV6_MINIMUM);
+    let set = format!("{}ip link set {} mtu {mtu}", within(netns), link.name);
+    [vec![Help::Command(set)], restored::of(look.scene, site.container)].concat()
 }
 
 /// The same of the node's way out: it has no IPv6 any more.
@@ -263,6 +297,11 @@ fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
     );
     let finding = Finding::error("mtu-too-small", name.clone(), says)
         .fix(format!("ip link set {name} mtu {IPV6_MINIMUM}"))
+        .fix("netwright repair")
+        .advise(format!(
+            "the kernel does not bring back this node's own IPv6 addresses and routes on {name}: let \
+             the program that configures {name} do that, or set them again"
+        ))
         .breaks(WayKind::Outside, Some(Family::V6))
         .breaks(WayKind::Names, Some(Family::V6))
         .breaks(WayKind::Published, Some(Family::V6));
@@ -296,7 +335,7 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
 mod tests {
     use super::*;
     use crate::question::Answers;
-    use scene::{Address, NextHop, RouteKind, Scene};
+    use scene::{Address, NextHop, RouteKind};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -416,6 +455,57 @@ mod tests {
             container.attachments[0].addresses.retain(|own| own.addr().is_ipv4());
         }
         assert!(!has(&scene));
+    }
+
+    #[test]
+    fn the_fix_of_a_small_mtu_brings_ipv6_back() {
+        let helps = |set: &dyn Fn(&mut Scene)| {
+            let mut scene = crate::path::samples::node();
+            scene.containers.truncate(1);
+            let links = scene.host.links.iter_mut();
+            links.filter(|link| link.name != "lo").for_each(|link| link.mtu = 1500);
+            scene.containers[0].inside.as_mut().unwrap().links[1].mtu = 1500;
+            set(&mut scene);
+            let answers = Answers::default();
+            let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+            let mut all = judge(look).into_iter().filter(|one| one.id == "mtu-too-small");
+            let found = all.next().unwrap();
+            (found.fix, found.advice.len())
+        };
+        let bridge = |scene: &mut Scene| {
+            scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap().mtu = 1000;
+        };
+        let repair = "netwright repair c2".to_owned();
+        let set = "ip link set cni0 mtu 1500".to_owned();
+        assert_eq!(helps(&bridge), (vec![set, repair.clone()], 0));
+        // It follows the port.
+        let port = |scene: &mut Scene| {
+            let small = ["cni0", "veth2"];
+            let links = scene.host.links.iter_mut();
+            let links = links.filter(|link| small.contains(&link.name.as_str()));
+            links.for_each(|link| link.mtu = 600);
+        };
+        let set = "ip link set veth2 mtu 1500".to_owned();
+        assert_eq!(helps(&port), (vec![set, repair.clone()], 0));
+        let inside = |scene: &mut Scene| {
+            scene.containers[0].inside.as_mut().unwrap().links[1].mtu = 1000;
+        };
+        // The configuration may ask for it.
+        assert_eq!(helps(&inside), (Vec::new(), 1));
+        let differs = |scene: &mut Scene| {
+            inside(scene);
+            let what = "MTU of \"eth0\" is 1000, not 1500".to_owned();
+            let drift = scene::Drift {
+                plugin: "bridge".to_owned(),
+                code: 104,
+                what,
+                details: String::new(),
+                items: Vec::new(),
+            };
+            scene.containers[0].attachments[0].drifts = vec![drift];
+        };
+        let set = "nsenter --net=/run/netns/c2 ip link set eth0 mtu 1500".to_owned();
+        assert_eq!(helps(&differs), (vec![set, repair], 0));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{Rule, containers, family_of};
 use crate::Look;
+use crate::command::within;
 use crate::finding::Finding;
 use crate::question::{Answer, NAMES, Probe, Question};
 
@@ -21,7 +22,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         let kind = question.asked.way();
         let (to, port) = match &question.asked {
             Probe::Connect { to } => (to.ip(), to.port()),
-            Probe::Name { server } | Probe::NameBelow { server, .. } => (*server, NAMES),
+            Probe::Name { server }
+            | Probe::NameByTcp { server }
+            | Probe::NameBelow { server, .. } => (*server, NAMES),
             _ => continue,
         };
         // One range is of all that a sender asks.
@@ -65,8 +68,10 @@ fn told(look: Look<'_>, question: &Question, (first, last): (u16, u16)) -> Optio
     let usual = u32::from(USUAL.1) - u32::from(USUAL.0) + 1;
     Some(match count < usual {
         true => finding.fix(format!(
-            "nsenter --net={} sysctl -w net.ipv4.ip_local_port_range=\"{} {}\"",
-            container.netns, USUAL.0, USUAL.1
+            "{}sysctl -w net.ipv4.ip_local_port_range=\"{} {}\"",
+            within(container.netns.as_str()),
+            USUAL.0,
+            USUAL.1
         )),
         false => finding,
     })

@@ -89,7 +89,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let owners = Owners::of(look.scene);
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
-            if let Some((server, by)) = server_asked(container, asked)
+            if let Some((server, by)) = server_asked(asked)
                 && !is_others(container, server)
                 && !is_denied(look, &owners, container, asked, answer)
             {
@@ -111,14 +111,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-/// Returns the server of names that a question of a container asks, and by what.
-fn server_asked(container: &Container, asked: &Probe) -> Option<(IpAddr, Transport)> {
+/// Returns the server of names that a question asks, and by what.
+fn server_asked(asked: &Probe) -> Option<(IpAddr, Transport)> {
     match asked {
         Probe::Name { server } => Some((*server, Transport::Udp)),
-        // A connection to that port may be what the caller named.
-        Probe::Connect { to } if *asked == Probe::name(container, to.ip()) => {
-            servers(container).find(|own| *own == to.ip()).map(|server| (server, Transport::Tcp))
-        }
+        Probe::NameByTcp { server } => Some((*server, Transport::Tcp)),
         _ => None,
     }
 }
@@ -508,10 +505,10 @@ mod tests {
         scene.containers[0].names.by_tcp = true;
         let none = Answers::default();
         let asked = asks(look(&scene, &none));
-        let [Question { asked: Probe::Connect { to }, .. }] = asked.as_slice() else {
+        let [Question { asked: Probe::NameByTcp { server }, .. }] = asked.as_slice() else {
             panic!("{asked:?}")
         };
-        assert_eq!(*to, "10.96.0.10:53".parse().unwrap());
+        assert_eq!(*server, "10.96.0.10".parse::<IpAddr>().unwrap());
         let told = |answer: Answer| {
             let answers = Answers { all: vec![(asked[0].clone(), answer)] };
             let found = judge(look(&scene, &answers)).into_iter();

@@ -11,6 +11,7 @@ use scene::{Container, Link, Namespace};
 
 use super::{Rule, asks_links, containers, family_of, ip, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
 use crate::question::{Answer, Question};
@@ -97,7 +98,7 @@ fn own(look: Look<'_>) -> Option<OwnAddress<'_>> {
 fn contested(look: Look<'_>, own: OwnAddress<'_>) -> Option<Finding> {
     let OwnAddress { question, address, link, hits } = own;
     let Some(Answer::Owners { macs }) = look.answers.to(&question) else { return None };
-    let other = macs.iter().find(|found| !is_of_node(&look.scene.host, found))?;
+    let other = macs.iter().find(|found| !has_mac(&look.scene.host, found))?;
     let says = format!("{other} answers for {address}, which is this node's address on {link}");
     let finding = Finding::error("address-claimed", address.to_string(), says)
         .at(format!("link {link}"))
@@ -111,9 +112,10 @@ fn contested(look: Look<'_>, own: OwnAddress<'_>) -> Option<Finding> {
     Some(Finding { hits, ..finding })
 }
 
-/// Says whether a link of the node has a hardware address.
-fn is_of_node(host: &Namespace, mac: &str) -> bool {
-    host.links.iter().any(|link| link.mac.as_deref().is_some_and(|own| !differs(own, mac)))
+/// Says whether a link of a namespace has a hardware address. A machine answers on each of its links
+/// for all of its addresses (linux net/ipv4/arp.c `arp_ignore`).
+fn has_mac(namespace: &Namespace, mac: &str) -> bool {
+    namespace.links.iter().any(|link| link.mac.as_deref().is_some_and(|own| !differs(own, mac)))
 }
 
 fn differs(one: &str, other: &str) -> bool {
@@ -130,8 +132,12 @@ fn claimed(
 ) -> Option<Finding> {
     let Some(Answer::Owners { macs }) = look.answers.to(question) else { return None };
     let own = mac?;
-    let other = macs.iter().find(|found| differs(found, own))?;
-    let owner = if address == site.address { site.container.called() } else { "this node" };
+    let (owner, namespace) = match address == site.address {
+        true => (site.container.called(), site.inside),
+        false => ("this node", &look.scene.host),
+    };
+    // It may be attached to the network several times.
+    let other = macs.iter().find(|found| differs(found, own) && !has_mac(namespace, found))?;
     let says = format!("{other} answers for {address}, which is the address of {owner}");
     let finding = Finding::error("address-claimed", address.to_string(), says)
         .at(format!("link {}", site.seen_by.name))
@@ -211,8 +217,8 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
             .seen(format!("{owner} has {own}"))
             .hits(site.container.id.clone())
             .fix(format!(
-                "nsenter --net={} ip neigh del {address} dev {name}",
-                site.container.netns
+                "{}ip neigh del {address} dev {name}",
+                within(site.container.netns.as_str())
             ));
         Some(match other {
             Some(_) => finding.breaks(WayKind::Between, Some(site.family())),
@@ -244,8 +250,8 @@ fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             .seen(format!("{mac} answered for {router}"))
             .hits(id.clone())
             .fix(format!(
-                "nsenter --net={} {version} neigh del {router} dev {name}",
-                site.container.netns
+                "{}{version} neigh del {router} dev {name}",
+                within(site.container.netns.as_str())
             ));
     let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
     Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
@@ -258,7 +264,7 @@ fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let own = site.link.mac.as_deref()?;
     let entry = host.fdb.iter().find(|entry| {
-        let is_the_nodes = entry.own && is_of_node(host, &entry.mac);
+        let is_the_nodes = entry.own && has_mac(host, &entry.mac);
         if is_the_nodes || differs(&entry.mac, own) {
             return false;
         }
@@ -434,6 +440,13 @@ mod tests {
             (asked[1].clone(), of(&["02:00:00:00:00:01"])),
         ];
         assert!(found_with(&scene, right).is_empty());
+        // It answers by another interface on the same network, too.
+        let mut twice = scene.clone();
+        let inside = twice.containers[0].inside.as_mut().unwrap();
+        let mac = Some("02:00:00:00:00:22".to_owned());
+        inside.links.push(scene::Link { index: 9, mac, ..inside.links[1].clone() });
+        let both = vec![(asked[0].clone(), of(&["02:00:00:00:00:02", "02:00:00:00:00:22"]))];
+        assert!(found_with(&twice, both).is_empty());
         let wrong = vec![(asked[0].clone(), of(&["02:00:00:00:00:02", "02:00:00:00:00:99"]))];
         assert_eq!(
             found_with(&scene, wrong)[0].0,

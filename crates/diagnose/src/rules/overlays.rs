@@ -234,8 +234,8 @@ fn lost(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Option<(String, String)> 
         RouteDecision::By { link, via: None, .. } => {
             let [who, echo] = near(look, tunnel, end)?;
             let is_reached = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
-            let Some(Answer::Owners { macs }) = look.answers.to(&who) else { return None };
-            (macs.is_empty() && !is_reached).then(|| {
+            let is_there = look.answers.to(&who).and_then(Answer::has_owner)?;
+            (!is_there && !is_reached).then(|| {
                 let what = format!("which no machine on {} has", link.name);
                 (what, format!("no request for the hardware address of {end} was answered"))
             })

@@ -6,6 +6,7 @@ use scene::{Link, Namespace};
 
 use super::{Rule, family_of};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -32,8 +33,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Finding> {
     let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
     let to = match &question.asked {
-        Probe::Name { server } => *server,
-        Probe::Connect { to } => to.ip(),
+        asked if asked.program().is_some() => asked.destination()?,
         // It may drop echo requests, and let all else pass.
         Probe::Echo { to } if !is_answered(look, question.from.as_deref()) => *to,
         _ => return None,
@@ -51,7 +51,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let (object, whose, tool) = match inside {
         None => (format!("{link} {place}"), "this node", String::new()),
         Some(inside) => {
-            let tool = format!("nsenter --net={} ", inside.netns);
+            let tool = within(inside.netns.as_str());
             (format!("{}: {link} {place}", inside.id), inside.called(), tool)
         }
     };

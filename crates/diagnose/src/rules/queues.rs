@@ -5,6 +5,7 @@ use scene::{Container, Link, Loss, Part, Redirect};
 
 use super::{Rule, containers, is_outbound, unanswered};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Joint, Site, uplink};
 use crate::question::{Answer, Hop};
@@ -60,7 +61,7 @@ impl PassedLink<'_> {
         match self.inside {
             Some(container) => (
                 format!("{link} of {}", container.called()),
-                format!("nsenter --net={} tc", container.netns),
+                format!("{}tc", within(container.netns.as_str())),
             ),
             None => (link.clone(), "tc".to_owned()),
         }

@@ -4,6 +4,7 @@ use scene::{Container, Link};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
 
@@ -53,7 +54,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
     let rate = link.rate?;
     let name = &link.name;
     let (object, whose, tool) = if is_inside {
-        let tool = format!("nsenter --net={} ", container.netns);
+        let tool = within(container.netns.as_str());
         (format!("{}: {name}", container.id), format!("{name} of {}", container.called()), tool)
     } else {
         (name.clone(), name.clone(), String::new())

@@ -90,10 +90,9 @@ pub(in crate::rules) fn hears(
     if matches!(echo, Some(Answer::Reached { .. } | Answer::Refused)) {
         return Some(true);
     }
-    if let Some(Answer::Owners { macs }) =
-        look.answers.to(&Question::who_has(Some(container), &link.name, gateway))
-    {
-        return Some(!macs.is_empty());
+    let who = Question::who_has(Some(container), &link.name, gateway);
+    if let Some(heard) = look.answers.to(&who).and_then(Answer::has_owner) {
+        return Some(heard);
     }
     let entries = container.inside.iter().flat_map(|inside| &inside.neighbours);
     let mut of_gateway = entries.filter(|one| one.link == link.index && one.address == gateway);
@@ -110,10 +109,9 @@ pub(in crate::rules) fn is_unanswered(
     link: &Link,
     gateway: IpAddr,
 ) -> bool {
-    match look.answers.to(&Question::who_has(Some(container), &link.name, gateway)) {
-        Some(Answer::Owners { macs }) => macs.is_empty(),
-        _ => hears(look, container, link, gateway) == Some(false),
-    }
+    let who = Question::who_has(Some(container), &link.name, gateway);
+    let heard = look.answers.to(&who).and_then(Answer::has_owner);
+    heard.or_else(|| hears(look, container, link, gateway)) == Some(false)
 }
 
 fn judge(look: Look<'_>) -> Vec<Finding> {

@@ -9,6 +9,7 @@ mod tables;
 
 use super::Rule;
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 use crate::question::Answer;
 
@@ -56,7 +57,7 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
         let (object, whose, tool) = match inside {
             None => (link.clone(), "this node", String::new()),
             Some(inside) => {
-                let tool = format!("nsenter --net={} ", inside.netns);
+                let tool = within(inside.netns.as_str());
                 (format!("{}: {link}", inside.id), inside.called(), tool)
             }
         };

@@ -7,6 +7,7 @@ use scene::{Attachment, Container, Link, Namespace, Part};
 
 use super::{Rule, containers, family_of, ip, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 
 pub(super) const RULE: Rule = Rule {
@@ -117,7 +118,7 @@ fn told(
     let finding = Finding::error("inside-differs", object, says)
         .seen("CHECK does not report this: it is off, or the plugin does not compare it")
         .hits(container.id.clone())
-        .fix(format!("nsenter --net={} {fix}", container.netns));
+        .fix(format!("{}{fix}", within(container.netns.as_str())));
     let kinds = [
         WayKind::Gateway,
         WayKind::Outside,

@@ -104,9 +104,9 @@ impl<'l> AnswerIndex<'l> {
                 Answer::NotAsked { reason } => Attempt::Lost(reason.clone()),
                 Answer::Silent { .. } | Answer::Unreachable { .. } => Attempt::Lost(format!(
                     "{} does not answer, and no rule or link shows why",
-                    end(asked)
+                    asked.whom()
                 )),
-                Answer::Owners { macs } if macs.is_empty() => continue,
+                answer if answer.has_owner() == Some(false) => continue,
                 _ => return Attempt::Answered,
             };
         }
@@ -270,17 +270,6 @@ fn own_link(container: &Container, to: IpAddr) -> Option<&str> {
     match look_up(container.inside.as_ref()?, None, to, None, Some(0)) {
         RouteDecision::By { link, .. } => Some(link.name.as_str()),
         _ => None,
-    }
-}
-
-/// Whom a question asks.
-fn end(asked: &Probe) -> String {
-    match asked {
-        Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => to.to_string(),
-        Probe::HopsLeft { to } => to.to_string(),
-        Probe::Connect { to } => to.to_string(),
-        Probe::Name { server } | Probe::NameBelow { server, .. } => server.to_string(),
-        Probe::WhoHas { address, .. } => address.to_string(),
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
 use super::{Rule, asks_links, containers, family_of, ip, is_outbound, targets};
 use crate::Look;
+use crate::command::within;
 use crate::filter::{End, Place, Port};
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{self, Site};
@@ -412,10 +413,8 @@ fn refused(
     let called = site.container.called();
     let network = &site.attachment.network;
     let of_whom = format!("containers of {network}");
-    let tool = match inside {
-        Some(_) => format!("nsenter --net={} {}", site.container.netns, ip(site.family())),
-        None => ip(site.family()).to_owned(),
-    };
+    let netns = inside.map(|_| site.container.netns.as_str());
+    let tool = format!("{}{}", within(netns), ip(site.family()));
     let (name, place, fix) = match (route, rule) {
         (Some(route), _) => {
             let namespace = if inside.is_some() { site.inside } else { &look.scene.host };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use cni::order::sort;
 use cni::text::one_line;
 use diagnose::{
-    Answer, Answers, Diagnosis, Finding, Probe, Question, RootCause, Severity, UnexaminedWay,
-    WayKind,
+    Answer, Answers, Diagnosis, Finding, Look, Probe, Question, RootCause, Severity, Trial, Trials,
+    UnexaminedWay, WayKind,
 };
 use scene::{Attachment, Container, Scene};
 use serde::Serialize;
@@ -58,7 +58,7 @@ impl Serialize for DoctorReport<'_> {
                 explains: cause.explains.iter().collect(),
             })
             .collect();
-        let mut document = serializer.serialize_struct("Told", 9)?;
+        let mut document = serializer.serialize_struct("Told", 10)?;
         document.serialize_field("node", &self.scene.node)?;
         document.serialize_field("container", &self.only)?;
         document.serialize_field("findings", &causes)?;
@@ -67,6 +67,7 @@ impl Serialize for DoctorReport<'_> {
         document.serialize_field("warnings", &self.diagnosis.warnings())?;
         document.serialize_field("notSeen", &self.diagnosis.unknown())?;
         document.serialize_field("notExamined", &self.diagnosis.unexamined)?;
+        document.serialize_field("leftOut", &self.diagnosis.left_out)?;
         document.serialize_field("lookedAt", &self.diagnosis.looked_at)?;
         document.end()
     }
@@ -184,14 +185,19 @@ impl DoctorReport<'_> {
         let (errors, warnings) = (self.diagnosis.errors(), self.diagnosis.warnings());
         let unknown = self.diagnosis.unknown();
         let seconds = self.took.as_secs_f64();
-        let notes = match self.diagnosis.notes.iter().filter(|note| !self.tells(note)).count() {
+        let mut notes = match self.diagnosis.notes.iter().filter(|note| !self.tells(note)).count() {
             0 => String::new(),
             count => format!("; {}: netwright doctor -v", several(count, "note")),
         };
+        let left_out = self.diagnosis.left_out;
+        if 0 < left_out {
+            notes.push_str(&format!("; {} left out", several(left_out, "finding")));
+        }
         if errors + warnings + unknown == 0 {
             let containers = self.scene.containers.len();
             let networks = self.scene.networks.len();
             let sound = match self.diagnosis.unexamined.len() {
+                0 if 0 < left_out => "the others as they should be".to_owned(),
                 0 => "all as they should be".to_owned(),
                 ways => format!("as they should be, and {} not examined", several(ways, "way")),
             };
@@ -226,6 +232,8 @@ impl DoctorReport<'_> {
         let has_names = container.nameservers.as_ref().is_some_and(|names| !names.is_empty());
         let has_ports = container.attachments.iter().any(|one| !one.ports.is_empty());
         let published = &[WayKind::Published, WayKind::PublishedHere][..];
+        let look = Look { scene: self.scene, answers: self.answers, only: self.only, to: None };
+        let trials = Trials::of(look);
         // A way that is broken is shown if the container has it; one that works, if it was tried.
         let ways = [
             ("attached", &[][..], true, self.attached(container)),
@@ -236,25 +244,32 @@ impl DoctorReport<'_> {
             ("published", published, has_ports, self.ports(container)),
         ];
         for (name, kinds, exists, says) in ways {
-            let broken = self.diagnosis.causes.iter().find(|cause| {
-                let finding = &cause.finding;
-                finding.severity == Severity::Error
-                    && (finding.hits.is_empty() || finding.hits.contains(&container.id))
-                    && match kinds {
-                        [] => ["attachment-differs", "attachment-unfinished", "inside-differs"]
-                            .contains(&finding.id),
-                        kinds => finding.breaks.iter().any(|way| {
-                            kinds.contains(&way.kind)
-                                && way.container.as_ref().is_none_or(|id| *id == container.id)
-                        }),
-                    }
-            });
-            let (mark, says) = match (broken, says) {
-                (Some(cause), _) if exists => {
-                    (self.mark(Severity::Error), format!("see {}", cause.finding.id))
+            let broken = self.blamed(container, kinds);
+            let read = kinds.iter().all(|kind| *kind == WayKind::Inside);
+            let shown = kinds.iter().map(|kind| trials.of_way(container, *kind, None));
+            let shown = shown.fold(Trial::Never, Trial::and);
+            let good = if self.plain { "+" } else { "✔" };
+            let (mark, says) = match (broken.filter(|_| exists), says, shown) {
+                (Some(cause), ..) if read => {
+                    (self.mark(cause.severity), format!("see {}", cause.id))
                 }
-                (None, Some(says)) => (if self.plain { "+" } else { "✔" }, says),
-                _ => ("", String::new()),
+                (None, Some(says), _) if read => (good, says),
+                (Some(cause), _, Trial::Fails) => {
+                    (self.mark(Severity::Error), format!("see {}", cause.id))
+                }
+                (Some(cause), Some(says), Trial::Works) => {
+                    (self.mark(Severity::Warning), format!("{says}; see {}", cause.id))
+                }
+                (Some(cause), ..) => {
+                    let says = format!("not examined: what was read breaks it, see {}", cause.id);
+                    (self.mark(Severity::Unknown), says)
+                }
+                (None, Some(says), Trial::Works) => (good, says),
+                (None, Some(says), Trial::Fails) => {
+                    let says = format!("{says}; another probe was not answered");
+                    (self.mark(Severity::Warning), says)
+                }
+                (None, ..) => ("", String::new()),
             };
             if !mark.is_empty() {
                 text.push_str(&format!("  {mark} {name:<10} {}\n", one_line(says)));
@@ -267,6 +282,25 @@ impl DoctorReport<'_> {
             }
         }
         text
+    }
+
+    /// Returns the finding that says most of why what a container sends is lost; of none, why it
+    /// is not as ADD left it.
+    fn blamed(&self, container: &Container, kinds: &[WayKind]) -> Option<&Finding> {
+        let is_of = |finding: &&Finding| {
+            finding.severity != Severity::Unknown
+                && (finding.hits.is_empty() || finding.hits.contains(&container.id))
+                && match kinds {
+                    [] => ["attachment-differs", "attachment-unfinished", "inside-differs"]
+                        .contains(&finding.id),
+                    kinds => finding.breaks.iter().any(|way| {
+                        kinds.contains(&way.kind)
+                            && way.container.as_ref().is_none_or(|id| *id == container.id)
+                    }),
+                }
+        };
+        // Errors come first.
+        self.diagnosis.causes.iter().map(|cause| &cause.finding).find(is_of)
     }
 
     /// Only where every attachment was compared.
@@ -523,6 +557,50 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_is_left_out_is_counted_and_not_called_sound() {
+        let diagnosis = Diagnosis { left_out: 2, looked_at: 7, ..Diagnosis::default() };
+        check_all(
+            &diagnosis,
+            None,
+            false,
+            &expect![[r#"
+                node1: 1 container on 0 networks, 7 things looked at, the others as they should be (0.14 s); 2 findings left out
+            "#]],
+        );
+    }
+
+    /// Only a probe shows that a way is broken, or works; what was read or computed is no trial.
+    #[test]
+    fn a_way_is_called_broken_if_a_probe_was_lost() {
+        let row = |to: Option<(&str, Answer)>| {
+            let diagnosis = Diagnosis { causes: vec![dropped()], ..Diagnosis::default() };
+            let asked = |(to, answer): (&str, Answer)| {
+                let asked = Probe::Echo { to: to.parse().unwrap() };
+                (Question { from: Some("c1".to_owned()), asked }, answer)
+            };
+            let answers = Answers { all: to.map(asked).into_iter().collect() };
+            let scene = node();
+            let report = DoctorReport {
+                diagnosis: &diagnosis,
+                answers: &answers,
+                scene: &scene,
+                only: Some("c1"),
+                verbose: false,
+                took: Duration::ZERO,
+                plain: true,
+            };
+            let text = report.text();
+            text.lines().find(|line| line.contains("outside")).unwrap_or_default().to_owned()
+        };
+        let lost = row(Some(("192.0.2.1", Answer::Silent { hops: Vec::new() })));
+        assert_eq!(lost, "  x outside    see forward-dropped");
+        let reached = row(Some(("192.0.2.1", Answer::Reached { after_us: 300 })));
+        assert_eq!(reached, "  ! outside    192.0.2.1 in 0.3 ms; see forward-dropped");
+        let says = "not examined: what was read breaks it, see forward-dropped";
+        assert_eq!(row(None), format!("  ? outside    {says}"));
+    }
+
     /// Nothing is known of what was not examined.
     #[test]
     fn what_was_not_examined_is_listed_and_not_called_sound() {
@@ -553,7 +631,6 @@ mod tests {
                   + inside     loopback, addresses, routes; no program listens
                   + gateway    10.88.0.1 in 0.3 ms
                   ? outside    by IPv6 not examined: no probe was sent
-                  + published  8080 -> 80/tcp
 
                 node1: 1 container on 0 networks, 7 things looked at, as they should be, and 1 way not examined (0.14 s)
             "#]],
@@ -592,9 +669,8 @@ mod tests {
                   + attached   as ADD left it: 2 plugins
                   + inside     loopback, addresses, routes; no program listens
                   + gateway    10.88.0.1 in 0.3 ms
-                  x outside    see forward-dropped
-                  x names      see forward-dropped
-                  + published  8080 -> 80/tcp
+                  ? outside    not examined: what was read breaks it, see forward-dropped
+                  ? names      not examined: what was read breaks it, see forward-dropped
 
                 x forward-dropped  containers of mynet do not reach beyond this node
                     where   table ip filter, chain FORWARD, rule 1: drop

@@ -214,7 +214,7 @@ fn prepare<'s>(
     let to = match &question.asked {
         Probe::Echo { to } => SocketAddr::new(*to, 0),
         Probe::Connect { to } => *to,
-        Probe::Name { server } => SocketAddr::new(*server, dns::PORT),
+        Probe::Name { server } | Probe::NameByTcp { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };
     let make = || sockets::packet(&question.asked, to, order);

@@ -325,7 +325,7 @@ fn ports_of_open_vswitch() {
     on.try_one(
         &format!("{ofctl} add-flow br0 priority=100,actions=drop; ip -n c1 neigh flush all"),
         ROUTER,
-        ("switch-drops", "table 0: priority 100"),
+        ("switch-drops", "c1: lan"),
         &Remedy::Sh(&format!("{ofctl} --strict del-flows br0 priority=100")),
     );
 }

@@ -9,7 +9,7 @@ use crate::finding::{Family, WayKind};
 use crate::rules::family_of;
 
 /// Everything that goes through the container's link.
-const ALL: &[WayKind] = &[
+pub(super) const ALL: &[WayKind] = &[
     WayKind::Gateway,
     WayKind::Outside,
     WayKind::Between,

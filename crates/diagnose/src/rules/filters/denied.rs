@@ -46,7 +46,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for (asked, answer) in look.answers.from(Some(&container.id)) {
             let (whom, what) = match asked {
-                Probe::Name { server } => (server.to_string(), ", which it asks for names"),
+                Probe::Name { server } | Probe::NameByTcp { server } => {
+                    (server.to_string(), ", which it asks for names")
+                }
                 Probe::Connect { to } => (to.to_string(), ""),
                 _ => continue,
             };

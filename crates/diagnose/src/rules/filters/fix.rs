@@ -6,16 +6,20 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::Scene;
 use scene::filter::{Hook, Step, Table};
+use scene::{Scene, Transport};
 
-use super::FilterStop;
+use super::super::ways::{links_out, samples};
 use super::say::Sort;
+use super::{FilterStop, WEB, others, tcp};
 use crate::Look;
-use crate::filter::{Layer, Place};
+use crate::command::within;
+use crate::filter::{Layer, Place, Port};
 use crate::finding::{Family, Help};
-use crate::path::Site;
+use crate::path::{Outcome, Site, Trip, carries, follow_filters};
+use crate::question::NAMES;
 use crate::restored;
+use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
 
 /// Returns what lets a way of a container pass a filter.
@@ -46,18 +50,28 @@ pub(super) fn help(
             restored::all(look.scene, site.attachment)
         }
         Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
-            all(policy(look.scene, &nets))
+            all(policy(look.scene, sort, site, &nets))
+        }
+        Some(Owner::Firewalld)
+            if is_running && place.hook == Hook::Input && sort.port().is_some() =>
+        {
+            let rule = |net: &IpNet| {
+                let rule = rich_rule(sort, site, net);
+                format!(
+                    "firewall-cmd --permanent --add-rich-rule='{rule}' && firewall-cmd --reload"
+                )
+            };
+            all(nets.iter().map(rule).collect())
         }
         Some(Owner::Firewalld) if is_running => with(
             nets.iter().map(zone).collect(),
             "this opens every service of this node to the containers, too".to_owned(),
         ),
-        Some(Owner::Ufw) if is_forwarded => {
-            let allow = |net: &IpNet| {
-                [format!("ufw route allow from {net}"), format!("ufw route allow to {net}")]
-            };
-            all(nets.iter().flat_map(allow).collect())
-        }
+        // What answers, its first rules let pass.
+        Some(Owner::Ufw) if is_forwarded && !caught.back => all(nets
+            .iter()
+            .map(|net| ufw(&Links::of(look, site, sort, place), sort, site, net))
+            .collect()),
         Some(Owner::Ufw) => match sort.port() {
             Some((protocol, port)) => all(nets
                 .iter()
@@ -69,15 +83,15 @@ pub(super) fn help(
             ),
         },
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
-        Some(Owner::Docker) if place.chain != "DOCKER-USER" && place.hook == Hook::Forward => {
-            all(nets.iter().flat_map(|net| docker(net, place.legacy)).collect())
+        Some(Owner::Docker) if place.chain != USER && place.hook == Hook::Forward => {
+            all(accept(look, InsertPoint::Docker, site, sort, caught, &nets, netns))
         }
         Some(Owner::Ours) if place.rule.is_none() => all(vec![open(place)]),
         Some(Owner::Calico) if whose::is_for_services(place) => {
             let network = &site.attachment.network;
             let or =
                 format!("or give network {network} a subnet in which the cluster has no Services");
-            with(accept(InsertPoint::Base, site, sort, caught, &nets, None), or)
+            with(accept(look, InsertPoint::Base, site, sort, caught, &nets, None), or)
         }
         // A rule before it would let everything past Calico's policies.
         Some(Owner::Calico) if whose::is_for_links(place) => {
@@ -87,17 +101,18 @@ pub(super) fn help(
                 site.container.called()
             ))]
         }
-        None if place.rule.is_some() => without(site, sort, caught, &nets, netns),
-        Some(Owner::Docker) if place.chain == "DOCKER-USER" => {
-            without(site, sort, caught, &nets, netns)
+        None if place.rule.is_some() => without(look, site, sort, caught, &nets, netns),
+        Some(Owner::Docker) if place.chain == USER => {
+            without(look, site, sort, caught, &nets, netns)
         }
-        _ => all(accept(InsertPoint::Base, site, sort, caught, &nets, netns)),
+        _ => all(accept(look, InsertPoint::Base, site, sort, caught, &nets, netns)),
     }
 }
 
 /// Returns what lets the containers' packets pass before a rule of others judges them. Where no
 /// rule can do that, the rule goes.
 fn without(
+    look: Look<'_>,
     site: &Site<'_>,
     sort: &Sort<'_>,
     caught: &FilterStop,
@@ -105,7 +120,7 @@ fn without(
     netns: Option<&str>,
 ) -> Vec<Help> {
     // Before connection tracking no rule can tell what answers.
-    if caught.layer != Layer::Ip || (is_raw(&caught.place) && caught.back) {
+    if !is_open_to_rules(caught, sort) || (is_raw(&caught.place) && caught.back) {
         return removal(&caught.place, netns);
     }
     let removed = remove(&caught.place, netns);
@@ -114,8 +129,13 @@ fn without(
         let start = "start the program that reads the queue, or see why it judges none".to_owned();
         return vec![Help::Advice(start), Help::Advice(or)];
     }
-    let commands =
-        accept(InsertPoint::Rule, site, sort, caught, nets, netns).into_iter().map(Help::Command);
+    let commands = accept(look, InsertPoint::Rule, site, sort, caught, nets, netns)
+        .into_iter()
+        .map(Help::Command);
+    // Who lists what containers may ask needs the rule that stops the rest.
+    if lets_others(look, site, sort) {
+        return commands.collect();
+    }
     let or = format!("or remove the rule, if nobody needs it any more: {removed}");
     commands.chain([Help::Advice(or)]).collect()
 }
@@ -155,7 +175,9 @@ pub(in crate::rules) fn opened(
                 [] => vec![Match::Port(None, "udp", port)],
                 nets => nets.iter().map(|net| Match::Port(Some(net), "udp", port)).collect(),
             };
-            all.iter().map(|one| insert(at, place, one, family == Family::V4)).collect()
+            let links = Links { near: None, far: None };
+            let is_ipv4 = family == Family::V4;
+            all.iter().map(|one| insert(at, place, &links, one, is_ipv4)).collect()
         }
     };
     let or = place.rule.filter(|_| owner.is_none()).map(|_| {
@@ -245,7 +267,7 @@ fn chains_of_firewalld(scene: &Scene) -> impl Iterator<Item = &str> {
 const POLICY: &str = "netwright";
 
 /// Returns the commands for it. A policy of that name may be there.
-fn policy(scene: &Scene, nets: &[IpNet]) -> Vec<String> {
+fn policy(scene: &Scene, sort: &Sort<'_>, site: &Site<'_>, nets: &[IpNet]) -> Vec<String> {
     let tool = "firewall-cmd --permanent";
     let is_there = chains_of_firewalld(scene).any(|chain| chain.ends_with(&format!("_{POLICY}")));
     let made = (!is_there).then(|| {
@@ -256,10 +278,8 @@ fn policy(scene: &Scene, nets: &[IpNet]) -> Vec<String> {
         ]
     });
     let rules = nets.iter().map(|net| {
-        let family = if net.addr().is_ipv4() { "ipv4" } else { "ipv6" };
-        format!(
-            "{tool} --policy={POLICY} --add-rich-rule='rule family={family} source address={net} accept' && firewall-cmd --reload"
-        )
+        let rule = rich_rule(sort, site, net);
+        format!("{tool} --policy={POLICY} --add-rich-rule='{rule}' && firewall-cmd --reload")
     });
     made.into_iter().flatten().chain(rules).collect()
 }
@@ -268,26 +288,56 @@ fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
 
-fn docker(net: &IpNet, legacy: bool) -> [String; 2] {
-    let tool = match (net.addr().is_ipv4(), legacy) {
-        (true, false) => "iptables",
-        (true, true) => "iptables-legacy",
-        (false, false) => "ip6tables",
-        (false, true) => "ip6tables-legacy",
-    };
-    [
-        format!("{tool} -I DOCKER-USER -s {net} -j ACCEPT"),
-        format!(
-            "{tool} -I DOCKER-USER -d {net} -m conntrack --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT"
+/// Returns a rule of firewalld that lets what does not pass, and no more.
+fn rich_rule(sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> String {
+    let family = if net.addr().is_ipv4() { "ipv4" } else { "ipv6" };
+    let from = format!("rule family={family} source address={net}");
+    match (sort, sort.port()) {
+        (Sort::To(to, _), Some((protocol, port))) => {
+            format!("{from} destination address={to} port port={port} protocol={protocol} accept")
+        }
+        (Sort::Published(_) | Sort::PublishedHere(_), Some((protocol, port))) => format!(
+            "rule family={family} destination address={} port port={port} protocol={protocol} accept",
+            site.address
         ),
-    ]
+        _ => format!("{from} accept"),
+    }
 }
 
-fn within(netns: Option<&str>, command: String) -> String {
-    match netns {
-        Some(netns) => format!("nsenter --net={netns} {command}"),
-        None => command,
+/// Returns the command with which ufw lets pass what does not.
+fn ufw(links: &Links<'_>, sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> String {
+    let link = |word: &str, link: Option<&str>| {
+        link.map(|link| format!(" {word} on {link}")).unwrap_or_default()
+    };
+    let on = link("in", links.near) + &link("out", links.far);
+    match (sort, sort.port()) {
+        (Sort::To(to, _), Some((protocol, port))) => {
+            format!("ufw route allow{on} proto {protocol} from {net} to {to} port {port}")
+        }
+        (Sort::Published(_) | Sort::PublishedHere(_), Some((protocol, port))) => {
+            format!("ufw route allow proto {protocol} from any to {} port {port}", site.address)
+        }
+        (Sort::Between(_), _) => format!("ufw route allow from {net} to {net}"),
+        (Sort::FromNode, _) => format!("ufw route allow to {net}"),
+        _ => format!("ufw route allow{on} from {net}"),
     }
+}
+
+/// Says whether a filter that stops what a container asks of one machine lets the same container ask
+/// others, or other ports: a person has then listed what containers may ask, or may not.
+pub(super) fn lets_others(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>) -> bool {
+    if !matches!(sort, Sort::To(..)) {
+        return false;
+    }
+    let all = others::samples(look.scene, site.family());
+    let kinds = [tcp(WEB[0]), tcp(WEB[1]), carries(Transport::Udp, Port::Is(NAMES))];
+    let by_port = all.first().into_iter().flat_map(|to| kinds.map(|with| (*to, with)));
+    let any = carries(Transport::Tcp, Port::Any);
+    let mut tried = by_port.chain(all.iter().map(|to| (*to, any)));
+    tried.any(|(to, with)| {
+        let trip = Trip::Outside { from: site, to, with };
+        matches!(follow_filters(look.scene, &trip, &[]), Outcome::Passes(_))
+    })
 }
 
 /// Returns the command that removes a rule.
@@ -300,15 +350,28 @@ pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
         let handle = place.rule.map(|(_, handle)| handle).unwrap_or_default();
         format!("nft delete rule {family} {table} {chain} handle {handle}")
     };
-    within(netns, command)
+    within(netns) + &command
 }
 
 /// What is to be let through.
 enum Match<'n> {
     From(&'n IpNet),
     To(&'n IpNet),
+    /// Between containers.
+    Within(&'n IpNet),
+    /// Questions for hardware addresses, by IPv4.
+    Arp,
+    /// To one port of one machine, from whoever sends.
+    Machine(IpAddr, &'static str, u16),
+    /// From a subnet to one port of one machine.
+    Flow(&'n IpNet, IpAddr, &'static str, u16),
     Answers,
-    Published,
+    /// What answers containers.
+    AnswersTo(&'n IpNet),
+    /// What containers answer.
+    AnswersFrom(&'n IpNet),
+    /// What the node has sent on to a port of a container.
+    Published(IpAddr, &'static str, u16),
     Neighbours,
     Loopback,
     /// What a container sends.
@@ -324,26 +387,71 @@ enum InsertPoint {
     Base,
     /// Before the rule that stops the packets: what comes earlier still judges them.
     Rule,
+    /// At the beginning of the chain that Docker leaves to others.
+    Docker,
+}
+
+/// The links by which packets of containers come to the node and leave it, where a filter sees them
+/// and they are the same for all containers of the network.
+struct Links<'s> {
+    /// Towards the containers.
+    near: Option<&'s str>,
+    /// Towards other machines.
+    far: Option<&'s str>,
+}
+
+impl<'s> Links<'s> {
+    fn of(look: Look<'s>, site: &Site<'s>, sort: &Sort<'_>, place: &Place) -> Self {
+        let none = Links { near: None, far: None };
+        let to = match sort {
+            Sort::To(to, _) => *to,
+            Sort::Outside => samples(site.family())[0],
+            _ => return none,
+        };
+        let host = &look.scene.host;
+        let near = site.seen_by;
+        let routed = look_up(host, Some(site.address), to, Some(&near.name), None);
+        let RouteDecision::By { link: far, .. } = routed else { return none };
+        if place.hook != Hook::Forward || site.bridge.is_none() || far.index == near.index {
+            return none;
+        }
+        let is_one = links_out(host, to).is_none();
+        let far = is_one.then_some(far.name.as_str());
+        Links { near: Some(near.name.as_str()), far }
+    }
 }
 
 /// Returns the commands that let packets pass.
-fn accept(
+fn accept<'n>(
+    look: Look<'_>,
     at: InsertPoint,
     site: &Site<'_>,
     sort: &Sort<'_>,
     caught: &FilterStop,
-    nets: &[IpNet],
+    nets: &'n [IpNet],
     netns: Option<&str>,
 ) -> Vec<String> {
     let place = &caught.place;
-    if caught.layer != Layer::Ip {
-        return vec![within(netns, open(place))];
+    if !is_open_to_rules(caught, sort) {
+        return vec![within(netns) + &open(place)];
     }
-    let matches: Vec<Match<'_>> = match (sort, sort.port()) {
+    let each = |of: fn(&'n IpNet) -> Match<'n>| nets.iter().map(of);
+    // There the answers to translated packets still have this node's address.
+    let answers = || match is_untranslated(place) {
+        true => vec![Match::Answers],
+        false => each(Match::AnswersTo).collect(),
+    };
+    let matches: Vec<Match<'n>> = match (sort, sort.port()) {
         (Sort::Resolve, _) => vec![Match::Neighbours],
         (Sort::Inside, _) => vec![Match::Loopback],
-        _ if caught.back => vec![Match::Answers],
+        _ if caught.back && netns.is_some() => vec![Match::Answers],
+        (Sort::Outside | Sort::To(..), _) if caught.back => answers(),
+        (Sort::Between(_), _) if caught.back => each(Match::Within).collect(),
+        _ if caught.back => each(Match::AnswersFrom).collect(),
         // A container's own filter is opened for what does not pass, and for no more.
+        (Sort::To(to, _), Some((protocol, port))) if netns.is_some() && leaves(place) => {
+            vec![Match::Machine(*to, protocol, port), Match::Answers]
+        }
         (_, Some((protocol, port))) if netns.is_some() => {
             vec![Match::Port(None, protocol, port), Match::Answers]
         }
@@ -356,21 +464,58 @@ fn accept(
         (Sort::PublishedHere(port), _) if is_untranslated(place) && netns.is_none() => {
             vec![Match::Port(None, port.transport.as_str(), port.host)]
         }
-        (Sort::Published(_), _) => vec![Match::Published, Match::Answers],
+        (Sort::Published(port), _) => {
+            let to = Match::Published(site.address, port.transport.as_str(), port.container);
+            [to].into_iter().chain(each(Match::AnswersFrom)).collect()
+        }
         (Sort::FromNode | Sort::PublishedHere(_), _) if netns.is_none() => {
-            nets.iter().map(Match::To).collect()
+            each(Match::To).collect()
         }
         (Sort::FromNode | Sort::PublishedHere(_), _) => vec![Match::Answers],
         // The node's own services stay closed but for this one.
         (_, Some((protocol, port))) if place.hook == Hook::Input => {
             nets.iter().map(|net| Match::Port(Some(net), protocol, port)).collect()
         }
-        _ => nets.iter().map(Match::From).chain([Match::Answers]).collect(),
+        (Sort::To(to, _), Some((protocol, port))) => {
+            let flows = nets.iter().map(|net| Match::Flow(net, *to, protocol, port));
+            flows.chain(answers()).collect()
+        }
+        // A policy of a bridge drops their questions for hardware addresses, too.
+        (Sort::Between(_), _) if caught.layer == Layer::Bridge && place.rule.is_none() => {
+            let who = if site.address.is_ipv4() { Match::Arp } else { Match::Neighbours };
+            each(Match::Within).chain([who]).collect()
+        }
+        (Sort::Between(_), _) => each(Match::Within).collect(),
+        _ => each(Match::From).chain(answers()).collect(),
     };
     let is_ipv4 = site.family() == Family::V4;
-    let is_raw = is_raw(place);
-    let matches = matches.iter().filter(|one| !(is_raw && matches!(one, Match::Answers)));
-    matches.map(|one| within(netns, insert(at, place, one, is_ipv4))).collect()
+    let is_tracked = !is_raw(place);
+    // What drops the later packets of a connection does so between containers, too, where it sees
+    // their frames, and no packet that begins one shows that.
+    let links = match caught.further {
+        true => Links { near: None, far: None },
+        false => Links::of(look, site, sort, place),
+    };
+    let matches = matches.iter().filter(|one| is_tracked || !one.is_of_tracking());
+    let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
+    matches.map(command).collect()
+}
+
+impl Match<'_> {
+    /// Says whether only connection tracking knows it.
+    fn is_of_tracking(&self) -> bool {
+        matches!(self, Match::Answers | Match::AnswersTo(_) | Match::AnswersFrom(_))
+    }
+}
+
+/// Says whether a rule that lets packets pass can be put before what stops them: in a filter of IP, or
+/// between containers in one of nftables that sees the frames of a bridge.
+fn is_open_to_rules(caught: &FilterStop, sort: &Sort<'_>) -> bool {
+    match caught.layer {
+        Layer::Ip => true,
+        Layer::Bridge => !caught.place.legacy && matches!(sort, Sort::Between(_)),
+        _ => false,
+    }
 }
 
 /// Says whether packets that come to a place have not been seen by connection tracking.
@@ -397,41 +542,94 @@ fn leaves(place: &Place) -> bool {
 }
 
 /// Returns the command that inserts a rule.
-fn insert(at: InsertPoint, place: &Place, what: &Match<'_>, is_ipv4: bool) -> String {
+fn insert(
+    at: InsertPoint,
+    place: &Place,
+    links: &Links<'_>,
+    what: &Match<'_>,
+    is_ipv4: bool,
+) -> String {
     let Place { family, table, base, .. } = place;
     let (chain, rule) = match at {
-        InsertPoint::Base => (base, None),
-        InsertPoint::Rule => (&place.chain, place.rule),
+        InsertPoint::Base => (base.as_str(), None),
+        InsertPoint::Rule => (place.chain.as_str(), place.rule),
+        InsertPoint::Docker => (USER, None),
     };
-    let leaves = leaves(place);
     let is_iptables =
         matches!(*family, "ip" | "ip6") && base.chars().all(|letter| letter.is_ascii_uppercase());
     if place.legacy || is_iptables {
         let tool = if is_ipv4 { "iptables" } else { "ip6tables" };
         let kind = if place.legacy { "legacy" } else { "nft" };
-        let what = match what {
-            Match::From(net) => format!("-s {net}"),
-            Match::To(net) => format!("-d {net}"),
-            Match::Answers => "-m conntrack --ctstate ESTABLISHED,RELATED".to_owned(),
-            Match::Published => "-m conntrack --ctstate DNAT".to_owned(),
-            Match::Neighbours => "-p ipv6-icmp".to_owned(),
-            Match::Loopback if leaves => "-o lo".to_owned(),
-            Match::Loopback => "-i lo".to_owned(),
-            Match::Sender(address) => format!("-s {address}"),
-            Match::Port(None, protocol, port) => format!("-p {protocol} --dport {port}"),
-            Match::Port(Some(net), protocol, port) => {
-                format!("-s {net} -p {protocol} --dport {port}")
-            }
-        };
+        let what = iptables(what, links, leaves(place));
         let number = rule.map(|(number, _)| format!(" {number}")).unwrap_or_default();
         return format!("{tool}-{kind} -t {table} -I {chain}{number} {what} -j ACCEPT");
     }
+    let what = nft(what, links, leaves(place), is_ipv4);
+    let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
+    format!("nft insert rule {family} {table} {chain}{before} {what} accept")
+}
+
+/// The chain that Docker leaves to others.
+const USER: &str = "DOCKER-USER";
+
+/// Returns a match as iptables has it.
+fn iptables(what: &Match<'_>, links: &Links<'_>, leaves: bool) -> String {
+    let on = |iif: Option<&str>, oif: Option<&str>| {
+        let iif = iif.map(|link| format!("-i {link} ")).unwrap_or_default();
+        iif + &oif.map(|link| format!("-o {link} ")).unwrap_or_default()
+    };
+    let (out, back) = (on(links.near, links.far), on(links.far, links.near));
+    const ANSWERS: &str = "-m conntrack --ctstate ESTABLISHED,RELATED";
+    match what {
+        Match::From(net) => format!("{out}-s {net}"),
+        Match::To(net) => format!("-d {net}"),
+        Match::Within(net) => format!("-s {net} -d {net}"),
+        Match::Flow(net, to, protocol, port) => {
+            format!("{out}-s {net} -d {to} -p {protocol} --dport {port}")
+        }
+        Match::Arp => "-p arp".to_owned(),
+        Match::Machine(to, protocol, port) => format!("-d {to} -p {protocol} --dport {port}"),
+        Match::Answers => ANSWERS.to_owned(),
+        Match::AnswersTo(net) => format!("{back}-d {net} {ANSWERS}"),
+        Match::AnswersFrom(net) => format!("-s {net} {ANSWERS}"),
+        Match::Published(to, protocol, port) => {
+            format!("-d {to} -p {protocol} --dport {port} -m conntrack --ctstate DNAT")
+        }
+        Match::Neighbours => "-p ipv6-icmp".to_owned(),
+        Match::Loopback if leaves => "-o lo".to_owned(),
+        Match::Loopback => "-i lo".to_owned(),
+        Match::Sender(address) => format!("-s {address}"),
+        Match::Port(None, protocol, port) => format!("-p {protocol} --dport {port}"),
+        Match::Port(Some(net), protocol, port) => {
+            format!("-s {net} -p {protocol} --dport {port}")
+        }
+    }
+}
+
+/// Returns a match as nft has it.
+fn nft(what: &Match<'_>, links: &Links<'_>, leaves: bool, is_ipv4: bool) -> String {
     let ip = if is_ipv4 { "ip" } else { "ip6" };
-    let what = match what {
-        Match::From(net) => format!("{ip} saddr {net}"),
+    let on = |iif: Option<&str>, oif: Option<&str>| {
+        let iif = iif.map(|link| format!("iifname {link} ")).unwrap_or_default();
+        iif + &oif.map(|link| format!("oifname {link} ")).unwrap_or_default()
+    };
+    let (out, back) = (on(links.near, links.far), on(links.far, links.near));
+    const ANSWERS: &str = "ct state established,related";
+    match what {
+        Match::From(net) => format!("{out}{ip} saddr {net}"),
         Match::To(net) => format!("{ip} daddr {net}"),
-        Match::Answers => "ct state established,related".to_owned(),
-        Match::Published => "ct status dnat".to_owned(),
+        Match::Within(net) => format!("{ip} saddr {net} {ip} daddr {net}"),
+        Match::Flow(net, to, protocol, port) => {
+            format!("{out}{ip} saddr {net} {ip} daddr {to} {protocol} dport {port}")
+        }
+        Match::Arp => "ether type arp".to_owned(),
+        Match::Machine(to, protocol, port) => format!("{ip} daddr {to} {protocol} dport {port}"),
+        Match::Answers => ANSWERS.to_owned(),
+        Match::AnswersTo(net) => format!("{back}{ip} daddr {net} {ANSWERS}"),
+        Match::AnswersFrom(net) => format!("{ip} saddr {net} {ANSWERS}"),
+        Match::Published(to, protocol, port) => {
+            format!("{ip} daddr {to} {protocol} dport {port} ct status dnat")
+        }
         Match::Neighbours => "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned(),
         Match::Loopback if leaves => "oifname lo".to_owned(),
         Match::Loopback => "iifname lo".to_owned(),
@@ -440,7 +638,5 @@ fn insert(at: InsertPoint, place: &Place, what: &Match<'_>, is_ipv4: bool) -> St
         Match::Port(Some(net), protocol, port) => {
             format!("{ip} saddr {net} {protocol} dport {port}")
         }
-    };
-    let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
-    format!("nft insert rule {family} {table} {chain}{before} {what} accept")
+    }
 }

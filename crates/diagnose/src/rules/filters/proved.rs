@@ -6,8 +6,9 @@ use scene::filter::{Hook, Step};
 use super::say;
 use crate::Look;
 use crate::filter::{Layer, Place};
-use crate::finding::{Finding, WayKind};
+use crate::finding::{Finding, Way};
 use crate::question::{Answer, Hop, Probe};
+use crate::rules::family_of;
 use crate::whose;
 
 /// Adds what was seen of probes: to findings of the same rule, or as findings of their own.
@@ -32,6 +33,13 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             if !known.seen.contains(&seen) {
                 known.seen.insert(0, seen);
             }
+            let kind = question.asked.way();
+            let family = Some(family_of(question.asked.address()));
+            let is_known =
+                |way: &Way| way.kind == kind && (way.family.is_none() || way.family == family);
+            if !known.breaks.iter().any(is_known) {
+                known.breaks.push(Way { container: None, kind, family });
+            }
             continue;
         }
         if !says_all(&question.asked, hop, &place) {
@@ -42,13 +50,9 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         let does = if place.says.ends_with("reject") { "refuses" } else { "drops" };
         let says = format!("{} {does} {what}{to}", place.name());
         let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
-        // What exceeds a limit on one way does not on another one.
-        let ways: &[WayKind] = match (limited(&place.says), &question.asked) {
-            (true, Probe::Name { .. }) => &[WayKind::Names],
-            (true, _) => &[WayKind::Outside],
-            (false, _) => &[WayKind::Outside, WayKind::Names, WayKind::Gateway],
-        };
-        let finding = ways.iter().fold(finding, |finding, way| finding.breaks(*way, None));
+        // What it does to others was not tried.
+        let finding =
+            finding.breaks(question.asked.way(), Some(family_of(question.asked.address())));
         let finding = match limited(&place.says) {
             true => {
                 let from = question.from.as_deref().and_then(|id| look.scene.container(id));
@@ -57,6 +61,14 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
                     "the rule drops what exceeds a limit: see how many connections {called} keeps{to}, and how fast it begins them, before you raise the limit: ss -tan"
                 ))
             }
+            false => finding,
+        };
+        let is_choice = !hop.back && hop.container.is_none() && !whose::is_for_links(&place);
+        let finding = match is_choice && !limited(&place.says) {
+            true => finding.advise(format!(
+                "if {} is to be reached, let the rule except it; if not, nothing is wrong: try a machine that is to be reached, with --to ADDRESS:PORT",
+                question.asked.whom()
+            )),
             false => finding,
         };
         let whose = match &hop.container {
@@ -106,7 +118,7 @@ fn limited(says: &str) -> bool {
 fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
     match asked {
         Probe::Name { .. } => true,
-        Probe::Connect { .. } => hop.back || place.hook != Hook::Input,
+        Probe::Connect { .. } | Probe::NameByTcp { .. } => hop.back || place.hook != Hook::Input,
         Probe::Echo { .. }
         | Probe::EchoBy { .. }
         | Probe::Size { .. }
@@ -118,13 +130,8 @@ fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
 
 fn target(asked: &Probe) -> String {
     match asked {
-        Probe::Echo { to } | Probe::EchoBy { to, .. } | Probe::Size { to, .. } => {
-            format!(" to {to}")
-        }
-        Probe::HopsLeft { to } => format!(" to {to}"),
-        Probe::Connect { to } => format!(" to {to}"),
-        Probe::Name { server } | Probe::NameBelow { server, .. } => format!(" to {server}"),
-        Probe::WhoHas { address, .. } => format!(" for {address}"),
+        Probe::WhoHas { .. } => format!(" for {}", asked.whom()),
+        _ => format!(" to {}", asked.whom()),
     }
 }
 

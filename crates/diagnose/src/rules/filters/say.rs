@@ -1,6 +1,6 @@
 //! What is said of a filter that stops packets.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as PublishedPort};
@@ -87,6 +87,17 @@ impl Sort<'_> {
                 Some((port.transport.as_str(), port.container))
             }
             _ => None,
+        }
+    }
+
+    /// Names whom a packet was for.
+    fn whom(&self) -> String {
+        match (self, self.port()) {
+            (Sort::To(to, _), Some((protocol, port))) => {
+                format!("{} by {}", SocketAddr::new(*to, port), protocol.to_uppercase())
+            }
+            (Sort::To(to, _), None) => to.to_string(),
+            _ => "others".to_owned(),
         }
     }
 
@@ -184,10 +195,27 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
         None => whose::of_place(place, look.scene),
     };
     let finding = Finding { whose, ..finding };
+    let finding = match fix::lets_others(look, site, sort) {
+        true => allowed(finding, site.container.called(), &sort.whom()),
+        false => finding,
+    };
     if finding.id == BY_ITSELF {
         return finding.advise("if that is not meant, change the filter in the container");
     }
     fix::help(look, site, sort, caught).into_iter().fold(finding, Finding::help)
+}
+
+/// Adds to the finding of a filter that lets containers ask some machines and not others that this
+/// may be meant.
+pub(super) fn allowed(finding: Finding, called: &str, to: &str) -> Finding {
+    finding
+        .seen(format!(
+            "it lets what {called} sends to others pass: somebody listed what may be asked"
+        ))
+        .advise(format!(
+            "if {called} is not to ask {to}, nothing is wrong: try a machine that it is to reach, \
+             with --to ADDRESS:PORT"
+        ))
 }
 
 /// Says what was computed, and what the rule has counted.

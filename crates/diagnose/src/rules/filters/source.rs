@@ -33,8 +33,10 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     let container = look.scene.container(question.from.as_deref()?)?;
     let (to, with) = match &question.asked {
         Probe::Echo { to } => (*to, echo(*to)),
-        Probe::Connect { to } => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
-        _ => return None,
+        asked => match asked.program()? {
+            (to, Transport::Tcp) => (to.ip(), carries(Transport::Tcp, Port::Is(to.port()))),
+            _ => return None,
+        },
     };
     let own = Question { from: None, asked: question.asked.clone() };
     if !matches!(look.answers.to(&own), Some(Answer::Reached { .. } | Answer::Refused)) {

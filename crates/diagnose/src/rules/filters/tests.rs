@@ -97,6 +97,7 @@ fn firewalld_without_a_zone_for_the_network() {
                 fix    firewall-cmd --permanent --policy=netwright --add-ingress-zone=ANY
                 fix    firewall-cmd --permanent --policy=netwright --add-egress-zone=ANY
                 fix    firewall-cmd --permanent --policy=netwright --add-rich-rule='rule family=ipv4 source address=10.88.0.0/24 accept' && firewall-cmd --reload
+                fix    firewall-cmd --permanent --policy=netwright --add-rich-rule='rule family=ipv4 destination address=10.88.0.2 port port=80 protocol=tcp accept' && firewall-cmd --reload
                 fix    firewall-cmd --permanent --policy=netwright --add-rich-rule='rule family=ipv6 source address=fd00:88::/64 accept' && firewall-cmd --reload
         "#]],
     );
@@ -112,10 +113,12 @@ fn a_policy_of_an_administrator() {
                 where  table inet fw, chain forward, policy drop
                 whose  unknown
                 hits   c2 c3
-                fix    nft insert rule inet fw forward ip saddr 10.88.0.0/24 accept
-                fix    nft insert rule inet fw forward ct state established,related accept
-                fix    nft insert rule inet fw forward ct status dnat accept
-                fix    nft insert rule inet fw forward ip6 saddr fd00:88::/64 accept
+                fix    nft insert rule inet fw forward iifname cni0 oifname up0 ip saddr 10.88.0.0/24 accept
+                fix    nft insert rule inet fw forward iifname up0 oifname cni0 ip daddr 10.88.0.0/24 ct state established,related accept
+                fix    nft insert rule inet fw forward ip daddr 10.88.0.2 tcp dport 80 ct status dnat accept
+                fix    nft insert rule inet fw forward ip saddr 10.88.0.0/24 ct state established,related accept
+                fix    nft insert rule inet fw forward iifname cni0 oifname up0 ip6 saddr fd00:88::/64 accept
+                fix    nft insert rule inet fw forward iifname up0 oifname cni0 ip6 daddr fd00:88::/64 ct state established,related accept
         "#]],
     );
 }
@@ -142,9 +145,10 @@ fn legacy_iptables_with_a_policy() {
                 where  iptables (legacy), table filter, chain FORWARD, policy DROP
                 whose  unknown: a person or a program that uses iptables
                 hits   c2 c3
-                fix    iptables-legacy -t filter -I FORWARD -s 10.88.0.0/24 -j ACCEPT
-                fix    iptables-legacy -t filter -I FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                fix    iptables-legacy -t filter -I FORWARD -m conntrack --ctstate DNAT -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -i cni0 -o up0 -s 10.88.0.0/24 -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -i up0 -o cni0 -d 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -d 10.88.0.2 -p tcp --dport 80 -m conntrack --ctstate DNAT -j ACCEPT
+                fix    iptables-legacy -t filter -I FORWARD -s 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
         "#]],
     );
 }
@@ -454,6 +458,52 @@ fn found_for_outside(parts: &[Vec<Step>]) -> usize {
     found(&scene).iter().filter(is_outside).count()
 }
 
+/// Other frames stay as the rule wants them.
+#[test]
+fn a_rule_of_a_bridge_that_drops_between_containers() {
+    let fixes = |chain: scene::filter::Chain| {
+        let scene = with(node(), table(Kin::Bridge, "own", vec![chain]));
+        let mut all = found(&scene).into_iter().filter(|one| one.says.contains("each other"));
+        all.next().unwrap().fix
+    };
+    let within = "ip saddr 10.88.0.0/24 ip daddr 10.88.0.0/24 accept";
+    let by_rule = base("f", Hook::Forward, 0, vec![rule(&[drop()])]);
+    assert_eq!(fixes(by_rule), [format!("nft insert rule bridge own f handle 7 {within}")]);
+    let by_policy = dropping(base("f", Hook::Forward, 0, Vec::new()));
+    let asks = "nft insert rule bridge own f ether type arp accept";
+    assert_eq!(fixes(by_policy), [format!("nft insert rule bridge own f {within}").as_str(), asks]);
+}
+
+/// Somebody listed what containers may ask: of the rest only what is asked for is let through.
+#[test]
+fn a_list_of_what_containers_may_ask() {
+    let listed = crate::filter::samples::destination("203.0.113.9");
+    let rules = vec![rule(&[established(), accept()]), rule(&[listed, accept()]), rule(&[drop()])];
+    let forward = base("forward", Hook::Forward, 0, rules);
+    let scene = with(node(), table(Kin::Ip, "fw", vec![forward]));
+    let answers = Answers::default();
+    let to = |to: &str| {
+        let to = Some(to.parse().unwrap());
+        let all = judge(Look { scene: &scene, answers: &answers, only: Some("c2"), to });
+        all.into_iter().find(|one| one.says.contains("do not reach"))
+    };
+    assert_eq!(to("203.0.113.9:443"), None);
+    let found = to("198.51.100.1:443").unwrap();
+    assert_eq!(
+        found.fix,
+        [
+            "nft insert rule ip fw forward handle 7 iifname cni0 oifname up0 ip saddr 10.88.0.0/24 ip daddr 198.51.100.1 tcp dport 443 accept",
+            "nft insert rule ip fw forward handle 7 iifname up0 oifname cni0 ip daddr 10.88.0.0/24 ct state established,related accept",
+        ]
+    );
+    assert_eq!(
+        found.advice,
+        [
+            "if c2 is not to ask 198.51.100.1:443 by TCP, nothing is wrong: try a machine that it is to reach, with --to ADDRESS:PORT"
+        ]
+    );
+}
+
 /// As firewalld writes it for a network that is in a zone.
 #[test]
 fn firewalld_with_a_zone_for_the_network() {
@@ -512,6 +562,9 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, "forward-dropped");
     assert_eq!(found[0].says, "inet fw/forward rule 1 drops a probe to 198.51.100.1:80");
+    // It may be meant, and nothing is known of what else it does.
+    assert!(found[0].fix.is_empty() && found[0].advice[0].contains("--to ADDRESS:PORT"));
+    assert_eq!(found[0].breaks.len(), 1, "{found:?}");
     // What it asks for besides, is told.
     let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
     let forward = base("forward", Hook::Forward, 0, vec![rule(&[vec![limit], drop()])]);

@@ -101,17 +101,15 @@ fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
 
 fn is_not_found(look: Look<'_>, site: &Site<'_>) -> bool {
     let answer = question(look, site).and_then(|question| look.answers.to(&question));
-    matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty())
+    answer.and_then(Answer::has_owner) == Some(false)
 }
 
 /// Says whether the container has asked, and nothing was answered. Whom the bridge has learnt before,
 /// it hears at a locked port too, as long as frames come (linux net/bridge/br_input.c
 /// `br_handle_frame_finish`).
 fn is_unheard(look: Look<'_>, site: &Site<'_>) -> bool {
-    let is_answered = |answer: &Answer| match answer {
-        Answer::Owners { macs } => !macs.is_empty(),
-        _ => answer.is_of_other_end(),
-    };
+    let is_answered =
+        |answer: &Answer| answer.has_owner().unwrap_or_else(|| answer.is_of_other_end());
     let mut answers = look.answers.from(Some(&site.container.id)).peekable();
     answers.peek().is_some() && !answers.any(|(_, answer)| is_answered(answer))
 }

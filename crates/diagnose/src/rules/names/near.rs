@@ -25,9 +25,9 @@ pub(super) fn asks(look: Look<'_>, server: IpAddr) -> Option<Question> {
 /// Adds to the finding of a silent server that no machine on the link answers for it.
 pub(super) fn add(look: Look<'_>, server: IpAddr, finding: Finding) -> Finding {
     let Some((link, own)) = taken(look, server) else { return finding };
-    match look.answers.to(&Question::who_has(None, &link.name, server)) {
-        Some(Answer::Owners { macs }) if macs.is_empty() => {}
-        _ => return finding,
+    let asked = Question::who_has(None, &link.name, server);
+    if look.answers.to(&asked).and_then(Answer::has_owner) != Some(false) {
+        return finding;
     }
     let name = &link.name;
     finding

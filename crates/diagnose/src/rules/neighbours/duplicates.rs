@@ -53,7 +53,8 @@ impl<'s> SharedAddress<'s> {
 
     /// Returns the hardware addresses of others that answer.
     fn others<'a>(&self, macs: &'a [String]) -> Vec<&'a str> {
-        let own = [Some(self.interface.link), self.parent].into_iter().flatten();
+        // Other interfaces of the container on the same network answer for it, too.
+        let own = self.interface.inside.links.iter().chain(self.parent);
         let own: Vec<&str> = own.filter_map(|link| link.mac.as_deref()).collect();
         let is_other = |mac: &&str| own.iter().all(|own| differs(own, mac));
         macs.iter().map(String::as_str).filter(is_other).collect()
@@ -172,6 +173,22 @@ mod tests {
             let found = told(&scene, &["02:00:00:00:00:03"]);
             assert!(found[0].ends_with("give eth0 of c3 or c2 another address"), "{found:?}");
         }
+    }
+
+    /// It answers for each address by all of its interfaces.
+    #[test]
+    fn a_container_that_has_two_interfaces_on_the_network_claims_its_own_address() {
+        let mut scene = macvlan();
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        let second = Link {
+            index: 9,
+            name: "net2".to_owned(),
+            mac: Some("02:00:00:00:00:22".to_owned()),
+            ..inside.links[1].clone()
+        };
+        inside.links.push(second);
+        let count = |mac: &str| told(&scene, &["02:00:00:00:00:22", mac]).len();
+        assert_eq!((count("02:00:00:00:00:02"), count(OTHER)), (0, 1));
     }
 
     /// All ipvlans of a parent have its hardware address, and only the parent hears the answer.

@@ -8,6 +8,7 @@ use scene::Attachment;
 use super::super::{family_of, ip};
 use super::routers::RouteTarget;
 use crate::Look;
+use crate::command::within;
 use crate::finding::Help;
 use crate::routes::TABLE_MAIN;
 
@@ -47,7 +48,7 @@ impl MadeDefault<'_> {
             .filter(|one| one.table == TABLE_MAIN && one.to == route.to)
             .any(|one| one.hops.iter().any(|hop| hop.via == Some(*gateway)));
         let ip = ip(family_of(*via));
-        let tool = format!("nsenter --net={} {ip}", container.netns);
+        let tool = format!("{}{ip}", within(container.netns.as_str()));
         let metric = match route.metric {
             0 => String::new(),
             metric => format!(" metric {metric}"),

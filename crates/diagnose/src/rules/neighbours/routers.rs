@@ -12,6 +12,7 @@ use super::super::{asks_links, containers, family_of, ip, is_outbound, targets};
 use super::replaced::made;
 use super::{configured, differs, sites};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Help, WayKind};
 use crate::path::{Interface, Joint, Site};
 use crate::question::{Answer, Probe, Question};
@@ -299,7 +300,7 @@ fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Contain
         None => (String::new(), "this node", String::new(), "ip".to_owned()),
         Some(own) => {
             let called = own.called();
-            let ip = format!("nsenter --net={} ip", own.netns);
+            let ip = format!("{}ip", within(own.netns.as_str()));
             (format!("{}: ", own.id), called, format!("in {called}: "), ip)
         }
     };
@@ -460,7 +461,7 @@ fn to_mute(site: &Site<'_>, route: &Route, via: IpAddr, other: &Container, key: 
         .at(format!("in {called}: route {text}"))
         .seen(format!("{via} is {third}, and {key} is 0 there"))
         .hits(site.container.id.clone())
-        .fix(format!("nsenter --net={netns} {version} route del {text}"))
+        .fix(format!("{}{version} route del {text}", within(netns.as_str())))
         .breaks(WayKind::Outside, family)
         .breaks(WayKind::Names, family)
         .breaks(WayKind::Published, family)
@@ -471,8 +472,7 @@ fn is_of_link_alone(address: IpAddr) -> bool {
 }
 
 fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
-    let Some(Answer::Owners { macs }) = look.answers.to(&given.question) else { return None };
-    if !macs.is_empty() {
+    if look.answers.to(&given.question).and_then(Answer::has_owner)? {
         return None;
     }
     if given.is_direct {
@@ -505,8 +505,8 @@ fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
             false => format!("look at {via}, and at what is behind {link} of {called}"),
         }),
         _ => Help::Command(format!(
-            "nsenter --net={} {version} route del {to} via {via}",
-            container.netns
+            "{}{version} route del {to} via {via}",
+            within(container.netns.as_str())
         )),
     };
     let finding = Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
@@ -548,9 +548,8 @@ fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
     let RouteTarget { container, link, route, via, .. } = given;
     let inside = container.inside.as_ref()?;
     let is_it = |asked: &Probe| match asked {
-        Probe::Connect { to } => to.ip() == *via,
-        Probe::Name { server: to } | Probe::Echo { to } => to == via,
-        _ => false,
+        Probe::Size { .. } => false,
+        asked => asked.destination() == Some(*via),
     };
     let all = look.answers.from(Some(&container.id)).filter(|&(asked, _)| is_it(asked));
     let lost: Vec<bool> = all.map(|(_, answer)| answer.is_lost()).collect();
@@ -571,8 +570,8 @@ fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
             Finding::error("hop-silent", format!("{}: {text}", container.id), says)
                 .at(format!("in {called}: route {text}"))
                 .advise(format!(
-                    "give the route its router: nsenter --net={} {}",
-                    container.netns,
+                    "give the route its router: {}{}",
+                    within(container.netns.as_str()),
                     by_router(route, link, router)
                 ))
         }

@@ -23,10 +23,7 @@ pub(super) fn judge(look: Look<'_>, led: &TunnelPath<'_>, known: &[Finding]) -> 
     let End::At(end) = led.end else { return None };
     let TunnelPath { route, tunnel, .. } = led;
     let [who, echo] = near(look, tunnel, end)?;
-    let is_there = match look.answers.to(&who) {
-        Some(Answer::Owners { macs }) => !macs.is_empty(),
-        _ => false,
-    };
+    let is_there = look.answers.to(&who).and_then(Answer::has_owner) == Some(true);
     let answers = matches!(look.answers.to(&echo), Some(Answer::Reached { .. }));
     let router = router(&look.scene.host, route, tunnel)?;
     let asked = asks(look, led)?;

@@ -84,10 +84,11 @@ enum NodeHearing<'s> {
 impl<'s> NodeHearing<'s> {
     fn of(look: Look<'s>, one: &GatewayInterface<'s>) -> Self {
         let Some(link) = near(look, &one.interface, one.gateway) else { return Self::Unasked };
-        match look.answers.to(&Question::who_has(None, &link.name, one.gateway)) {
-            Some(Answer::Owners { macs }) if macs.is_empty() => Self::Silence(link),
-            Some(Answer::Owners { .. }) => Self::Answer(link),
-            _ => Self::Unasked,
+        let asked = Question::who_has(None, &link.name, one.gateway);
+        match look.answers.to(&asked).and_then(Answer::has_owner) {
+            Some(false) => Self::Silence(link),
+            Some(true) => Self::Answer(link),
+            None => Self::Unasked,
         }
     }
 }

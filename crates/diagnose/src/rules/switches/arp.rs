@@ -9,6 +9,7 @@ use scene::{Link, Namespace};
 use super::super::containers;
 use super::super::segments::is_unanswered;
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 use crate::path::{Site, address_of};
 use crate::question::{Answer, Question};
@@ -27,7 +28,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     for container in containers(look) {
         for family in [Family::V4, Family::V6] {
             for site in Site::all(look.scene, container, family) {
-                let tool = format!("nsenter --net={} ", container.netns);
+                let tool = within(container.netns.as_str());
                 let inside = (format!("{}: {}", container.id, site.link.name), tool.as_str());
                 let called = container.called();
                 found.extend(mute(site.link, called, inside, &container.id, family));
@@ -49,7 +50,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     "{called} does not answer requests for its hardware address, so no machine reaches it{}",
                     silence.because()
                 );
-                let tool = format!("nsenter --net={}", container.netns);
+                let tool = within(container.netns.as_str());
                 let object = format!("{}: {}", container.id, silence.keys().join(" "));
                 let finding = told(object, says, &silence, &tool);
                 let finding = finding.breaks(WayKind::Between, Some(Family::V4));
@@ -85,8 +86,7 @@ fn of_container(look: Look<'_>, site: &Site<'_>) -> Option<Silence> {
     let asker = address_of(site.seen_by, true);
     let silence = Silence::of(site.inside, site.link, site.address, asker)?;
     let asked = Question::who_has(None, &site.seen_by.name, site.address);
-    let answer = look.answers.to(&asked);
-    let is_unheard = matches!(answer, Some(Answer::Owners { macs }) if macs.is_empty());
+    let is_unheard = look.answers.to(&asked).and_then(Answer::has_owner) == Some(false);
     (silence.is_certain() || is_unheard).then_some(silence)
 }
 
@@ -198,7 +198,7 @@ fn told(object: String, says: String, silence: &Silence, tool: &str) -> Finding 
     let sets: Vec<String> = parameters.iter().map(|(key, _, to)| format!("{key}={to}")).collect();
     let finding = Finding::error("requests-ignored", object, says)
         .at(are.join(" and "))
-        .fix(format!("{tool} sysctl -w {}", sets.join(" ")).trim_start().to_owned());
+        .fix(format!("{tool}sysctl -w {}", sets.join(" ")));
     let finding = match silence.is_certain() {
         true => finding,
         false => finding.seen("a probe's request for the hardware address was not answered"),

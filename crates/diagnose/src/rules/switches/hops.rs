@@ -4,6 +4,7 @@ use scene::Container;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, WayKind};
 
 /// With so many, packets end at the node itself.
@@ -55,7 +56,7 @@ fn few(container: &Container, family: Family, key: &str, hops: i64) -> Finding {
     finding
         .at(format!("in {called}: {key} is {hops}"))
         .hits(id.clone())
-        .fix(format!("nsenter --net={netns} sysctl -w {key}=64"))
+        .fix(format!("{}sysctl -w {key}=64", within(netns.as_str())))
 }
 
 #[cfg(test)]

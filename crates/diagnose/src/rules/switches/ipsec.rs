@@ -5,9 +5,10 @@ use scene::Policy;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
-use crate::question::{Answer, Probe};
+use crate::question::Answer;
 
 /// What the kernel calls it (linux include/net/dropreason-core.h `SKB_DROP_REASON_XFRM_POLICY`).
 const REASON: &str = "XFRM";
@@ -25,7 +26,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let (object, whose, tool) = match inside {
             None => ("this node".to_owned(), "this node", String::new()),
             Some(inside) => {
-                let tool = format!("nsenter --net={} ", inside.netns);
+                let tool = within(inside.netns.as_str());
                 (inside.id.clone(), inside.called(), tool)
             }
         };
@@ -114,13 +115,7 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Fin
         policy.from, policy.to
     );
     let is_lost = look.answers.from(Some(container)).any(|(asked, answer)| {
-        let to = match asked {
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            Probe::Echo { to } => *to,
-            _ => return false,
-        };
-        answer.is_lost() && policy.to.contains(&to)
+        answer.is_lost() && asked.destination().is_some_and(|to| policy.to.contains(&to))
     });
     let severity = if is_lost { Severity::Error } else { Severity::Warning };
     let finding = Finding::error("ipsec-drops", format!("policy {addresses}"), says);

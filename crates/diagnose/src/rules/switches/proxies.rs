@@ -13,7 +13,7 @@ use super::arp::KINDS;
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
-use crate::question::{Answer, Probe};
+use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};
 use crate::whose;
 
@@ -170,12 +170,7 @@ pub(in crate::rules) fn answered(
     family: Family,
 ) -> Option<bool> {
     let of_container = look.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
-        let to = match asked {
-            Probe::Echo { to } => *to,
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            _ => return None,
-        };
+        let to = asked.destination()?;
         let is_asked = !matches!(answer, Answer::NotAsked { .. });
         (is_asked && family_of(to) == family && !is_here(look.scene, to))
             .then_some(!answer.is_lost())
@@ -187,7 +182,7 @@ pub(in crate::rules) fn answered(
 mod tests {
     use super::*;
     use crate::path::samples::{ip, node};
-    use crate::question::{Answers, Question};
+    use crate::question::{Answers, Probe, Question};
     use crate::routes::samples::route;
     use scene::{ProxiedAddress, RouteKind, Scene};
 

@@ -8,7 +8,7 @@ use scene::{Container, Namespace};
 use super::super::{containers, family_of};
 use crate::Look;
 use crate::finding::{Family, Finding, Severity, WayKind};
-use crate::question::{Answer, Probe, Question};
+use crate::question::{Answer, Question};
 
 /// What the kernel calls the end of a packet for which it could make no neighbour entry (linux
 /// include/net/dropreason-core.h `SKB_DROP_REASON_NEIGH_CREATEFAIL`).
@@ -117,12 +117,7 @@ fn without_entry(look: Look<'_>, family: Family) -> Vec<String> {
         let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
             return None;
         };
-        let to = match &question.asked {
-            Probe::Echo { to } => *to,
-            Probe::Connect { to } => to.ip(),
-            Probe::Name { server } => *server,
-            _ => return None,
-        };
+        let to = question.asked.destination()?;
         let mut ends = hops.iter().filter_map(|hop| hop.dropped.as_ref());
         let is_it = family_of(to) == family && ends.any(|(_, reason)| reason == NO_ENTRY);
         question.from.clone().filter(|_| is_it)
@@ -154,7 +149,7 @@ impl Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::Answers;
+    use crate::question::{Answers, Probe};
     use scene::{ConntrackTable, Neighbour, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {

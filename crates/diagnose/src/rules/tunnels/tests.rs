@@ -69,6 +69,13 @@ fn a_route_into_wireguard_needs_a_peer() {
     assert_eq!(lines(&told), ["Error peer-not-allowed wg0: 203.0.113.0/24: c3"]);
     assert_eq!(told[0].breaks[0].kind, WayKind::Names);
     assert_eq!(told[0].fix, ["wg set wg0 peer KEY= allowed-ips 10.20.0.0/16,203.0.113.0/24"]);
+    // Programs that ask by TCP alone look for names, too.
+    let mut by_tcp = gone.clone();
+    by_tcp.containers[1].names.by_tcp = true;
+    let question = asked("c3", Probe::name(&by_tcp.containers[1], server()));
+    let answers = Answers { all: vec![(question, Answer::Silent { hops: Vec::new() })] };
+    let lost = found(&by_tcp, &answers);
+    assert_eq!(lost[0].breaks[0].kind, WayKind::Names);
 }
 
 #[test]

@@ -30,6 +30,8 @@ struct Spread<'s> {
     container: &'s Container,
     to: SocketAddr,
     by: Transport,
+    /// What it is for.
+    kind: WayKind,
     place: Place,
     ends: Vec<SocketAddr>,
 }
@@ -39,6 +41,9 @@ impl Spread<'_> {
     fn asked(&self) -> impl Iterator<Item = (SocketAddr, Probe)> + '_ {
         self.ends.iter().take(ENDPOINTS).filter_map(|end| {
             let asked = match self.by {
+                Transport::Tcp if self.kind == WayKind::Names && end.port() == NAMES => {
+                    Probe::NameByTcp { server: end.ip() }
+                }
                 Transport::Tcp => Probe::Connect { to: *end },
                 Transport::Udp if end.port() == NAMES => Probe::Name { server: end.ip() },
                 Transport::Udp => return None,
@@ -73,11 +78,11 @@ fn spreads(look: Look<'_>) -> Vec<Spread<'_>> {
     let mut all = Vec::new();
     // What is so for some is so for all.
     for container in containers(look).take(FEW) {
-        let named = look.to.map(|to| (to, Transport::Tcp));
+        let named = look.to.map(|to| (to, Transport::Tcp, WayKind::Outside));
         let by = if container.names.by_tcp { Transport::Tcp } else { Transport::Udp };
         let servers = container.nameservers.iter().flatten();
-        let servers = servers.map(|server| (SocketAddr::new(*server, NAMES), by));
-        let spread = |(to, by)| spread(look, container, to, by);
+        let servers = servers.map(|server| (SocketAddr::new(*server, NAMES), by, WayKind::Names));
+        let spread = |(to, by, kind)| spread(look, container, to, by, kind);
         all.extend(named.into_iter().chain(servers).filter_map(spread));
     }
     all
@@ -88,6 +93,7 @@ fn spread<'s>(
     container: &'s Container,
     to: SocketAddr,
     by: Transport,
+    kind: WayKind,
 ) -> Option<Spread<'s>> {
     let with = carries(by, Port::Is(to.port()));
     let choices = Site::all(look.scene, container, family_of(to.ip())).find_map(|site| {
@@ -99,11 +105,11 @@ fn spread<'s>(
     let mut ends: Vec<SocketAddr> = ends.filter(|end| *end != to).collect();
     ends.sort_unstable();
     ends.dedup();
-    (1 < ends.len()).then_some(Spread { container, to, by, place, ends })
+    (1 < ends.len()).then_some(Spread { container, to, by, kind, place, ends })
 }
 
 fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Finding> {
-    let Spread { container, to, place, ends, .. } = spread;
+    let Spread { container, to, kind, place, ends, .. } = spread;
     let mut dead: Vec<(SocketAddr, &str)> = Vec::new();
     for (end, asked) in spread.asked() {
         let from = Some(container.id.clone());
@@ -130,11 +136,6 @@ fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Find
         ends.len(),
         names.join(" and ")
     );
-    let kind = if spread.to.port() == NAMES && look.to != Some(*to) {
-        WayKind::Names
-    } else {
-        WayKind::Outside
-    };
     let finding = Finding::error("endpoint-silent", to.to_string(), says)
         .at(place.to_string())
         .hits(container.id.clone())
@@ -142,7 +143,7 @@ fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Find
             "see why {} does not answer; or, if it is gone, why the rule still leads to it: who writes the rules (kube-proxy mostly) does not run, or has not heard of it",
             first.ip()
         ))
-        .breaks(kind, Some(family_of(to.ip())));
+        .breaks(*kind, Some(family_of(to.ip())));
     let finding = dead.iter().fold(finding, |finding, (end, what)| {
         finding.seen(format!("the rules for {to} also lead to {end}, which {what}"))
     });

@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use scene::{Container, Part};
+use scene::{Container, Part, Transport};
 
 use super::super::{FEW, Rule, containers, is_outbound, targets};
 use crate::Look;
+use crate::filter::Port;
 use crate::finding::{Family, Finding, WayKind};
-use crate::path::uplink;
-use crate::question::{Answer, Hop, Probe, Question};
+use crate::path::{Outcome, Site, StopCause, Trip, carries, follow_filters, uplink};
+use crate::question::{Answer, Hop, NAMES, Probe, Question};
 
 pub(in crate::rules) const RULE: Rule = Rule {
     judges: "hops that answers have left",
@@ -68,6 +69,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// Returns which way of a container to an address is broken, if nothing shows another reason.
 fn lost(look: Look<'_>, container: &Container, to: Ipv4Addr) -> Option<WayKind> {
+    if is_by_rule(look, container, to) {
+        return None;
+    }
     let is_elsewhere = |hop: &Hop| {
         hop.dropped.as_ref().is_some_and(|(function, _)| !function.starts_with(FORWARD))
     };
@@ -75,6 +79,17 @@ fn lost(look: Look<'_>, container: &Container, to: Ipv4Addr) -> Option<WayKind> 
         let Answer::Silent { hops } = answer else { return None };
         let (end, _) = asked.program()?;
         (end.ip() == IpAddr::V4(to) && !hops.iter().any(is_elsewhere)).then(|| asked.way())
+    })
+}
+
+/// Says whether a rule of this node takes the hops of a container's packets, or of the answers: another
+/// finding tells of the rule.
+fn is_by_rule(look: Look<'_>, container: &Container, to: Ipv4Addr) -> bool {
+    let with = carries(Transport::Udp, Port::Is(NAMES));
+    Site::all(look.scene, container, Family::V4).any(|site| {
+        let trip = Trip::Outside { from: &site, to: IpAddr::V4(to), with };
+        let stopped = follow_filters(look.scene, &trip, &[]);
+        matches!(stopped, Outcome::Stopped(stop) if matches!(stop.why, StopCause::Expires { .. }))
     })
 }
 
@@ -100,8 +115,10 @@ fn told(look: Look<'_>, container: &Container, to: Ipv4Addr, left: u8) -> Findin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::samples::{node, on_parent};
+    use crate::filter::samples::{base, rule, table, ttl};
+    use crate::path::samples::{node, on_parent, with};
     use crate::question::Answers;
+    use scene::filter::{Family as Kin, Hook};
     use scene::{MacvlanMode, Scene};
 
     const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -112,12 +129,16 @@ mod tests {
     }
 
     fn told(left: u8, own: Answer) -> Vec<String> {
+        judged(&node(), left, own)
+    }
+
+    fn judged(scene: &Scene, left: u8, own: Answer) -> Vec<String> {
         let asked = Question { from: None, asked: Probe::HopsLeft { to: SERVER } };
         let connect = Probe::Connect { to: (SERVER, 80).into() };
         let of_container = Question { from: Some("c2".to_owned()), asked: connect };
         let all = vec![(asked, Answer::HopsLeft { left }), (of_container, own)];
-        let (scene, answers) = (node(), Answers { all });
-        judge(look(&scene, &answers)).into_iter().map(|one| one.says).collect()
+        let answers = Answers { all };
+        judge(look(scene, &answers)).into_iter().map(|one| one.says).collect()
     }
 
     fn dropped(function: &str) -> Answer {
@@ -137,6 +158,13 @@ mod tests {
         assert_eq!(told(1, dropped("nft_do_chain")), [""; 0]);
         assert_eq!(told(1, Answer::Reached { after_us: 1 }), [""; 0]);
         assert_eq!(told(2, silent()), [""; 0]);
+    }
+
+    #[test]
+    fn a_rule_of_this_node_that_takes_the_hops_comes_first() {
+        let chain = base("hops", Hook::Prerouting, -150, vec![rule(&[ttl(1)])]);
+        let scene = with(node(), table(Kin::Ip, "own", vec![chain]));
+        assert_eq!(judged(&scene, 1, Answer::Silent { hops: Vec::new() }), [""; 0]);
     }
 
     #[test]

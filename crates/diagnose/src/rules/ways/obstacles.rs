@@ -12,6 +12,7 @@ use super::samples;
 use super::taken::{PacketWay, taken};
 use super::text;
 use crate::Look;
+use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
@@ -261,10 +262,10 @@ fn shadowed(
 ) -> Option<Obstacle> {
     let Shadow { link, route, subnet } = shadow;
     let name = &link.name;
-    let heard = look.answers.to(&Question::who_has(inside, name, to.ip()));
-    let nobody = match heard {
-        Some(Answer::Owners { macs }) if macs.is_empty() => "no machine there answers for it",
-        Some(Answer::Owners { .. }) => return None,
+    let asked = Question::who_has(inside, name, to.ip());
+    let nobody = match look.answers.to(&asked).and_then(Answer::has_owner) {
+        Some(false) => "no machine there answers for it",
+        Some(true) => return None,
         _ if !link.carrier => "it has no carrier",
         // Of links without hardware addresses nothing more is known.
         _ if inside.is_none() => "no answer comes from there",
@@ -308,7 +309,7 @@ fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String
     else {
         return None;
     };
-    let tool = inside.map(|one| format!("nsenter --net={} ", one.netns)).unwrap_or_default();
+    let tool = within(inside.map(|one| one.netns.as_str()));
     let version = ip(family_of(to));
     let net = IpNet::from(to);
     Some(format!("{tool}{version} route add {net} via {via} dev {}", link.name))

@@ -215,8 +215,8 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let who = Question::who_has(Some(site.container), &site.attachment.ifname, gateway);
     let id = Some(site.container.id.clone());
     let echo = Question { from: id, asked: Probe::Echo { to: gateway } };
-    let (severity, seen) = match look.answers.to(&who) {
-        Some(Answer::Owners { macs }) if macs.is_empty() => {
+    let (severity, seen) = match look.answers.to(&who).and_then(Answer::has_owner) {
+        Some(false) => {
             let seen = format!("no machine answered for {gateway} on {}", site.attachment.ifname);
             (Severity::Error, seen)
         }

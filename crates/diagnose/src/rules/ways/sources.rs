@@ -12,6 +12,7 @@ use scene::{Attachment, Container, ItemKind, Link, Namespace, RouteRule, RuleAct
 
 use super::samples;
 use crate::Look;
+use crate::command::within;
 use crate::finding::{Family, Finding, Severity};
 use crate::path::Site;
 use crate::routes::{RouteDecision, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, look_up};
@@ -74,9 +75,7 @@ fn astray(
         .seen(format!("in {called}, what comes from {address} goes by {}: ip route get {client} from {address}", out.name))
         .seen(why)
         .hits(container.id.clone())
-        .fix(format!(
-            "nsenter --net={} ip rule add from {address} lookup {table}",
-            container.netns
+        .fix(format!("{}ip rule add from {address} lookup {table}", within(container.netns.as_str())
         ))
         .advise(format!(
             "let what set up {} restore the rule when it is lost: the plugin sbr in the list of {}, or the program that made table {table}",

@@ -8,6 +8,7 @@ use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
 
 use super::{rule_text, text};
 use crate::Look;
+use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Place, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, address_of, carries, uplink};
@@ -115,8 +116,10 @@ pub(in crate::rules) fn taken<'s>(
             link.name
         )),
         (None, Some(_)) if link.name != "lo" => Some(format!(
-            "it does not pass this node, as {} is a device of {called}: see what comes back there (nsenter --net={} tcpdump -ni {} host {to})",
-            link.name, container.netns, link.name
+            "it does not pass this node, as {} is a device of {called}: see what comes back there ({}tcpdump -ni {} host {to})",
+            link.name,
+            within(container.netns.as_str()),
+            link.name
         )),
         _ => None,
     };

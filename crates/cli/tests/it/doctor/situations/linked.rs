@@ -9,7 +9,7 @@ pub(super) const BRIDGE: &[Situation] = &[
         is: "the node's end of a container's link takes packets of 600 bytes",
         breaks: Act::Sh("ip link set {p1} mtu 600"),
         fails: Symptom::Ways(&[Way::Large]),
-        finds: ExpectedFinding::First("attachment-differs", "MTU 600"),
+        finds: ExpectedFinding::First("mtu-too-small", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("ip link set {p1} mtu 1500; netwright repair"),
     },

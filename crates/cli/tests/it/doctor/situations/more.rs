@@ -671,8 +671,8 @@ pub(super) const MORE: &[Situation] = &[
         // The type stands behind 12 bytes of header and 19 of the name.
         breaks: Act::Sh(
             "nsenter --net=/run/netns/outside nft 'add table ip half; \
-             add chain ip half fwd { type filter hook forward priority 0; }; \
-             add rule ip half fwd udp dport 53 @th,312,16 28 drop'",
+             add chain ip half lost { type filter hook forward priority 0; }; \
+             add rule ip half lost udp dport 53 @th,312,16 28 drop'",
         ),
         fails: Symptom::Latent("programs wait, and then have the other answer"),
         finds: ExpectedFinding::First("nameserver-half", "203.0.113.2"),
