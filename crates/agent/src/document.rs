@@ -28,14 +28,14 @@ pub(crate) fn read(
     let mut reader = Reader { file, text, config, problems: &mut found, places: Places::new() };
     for error in &errors {
         let span = error.span().unwrap_or_default();
-        let message = match error.message() {
+        let place = Place::at(text, span.start);
+        match error.message() {
             "duplicate key" => {
-                let name = text.get(span.clone()).unwrap_or_default();
-                format!("{name} stands here a second time")
+                let name = text.get(span).unwrap_or_default();
+                reader.repeated(&document, name, place);
             }
-            message => message.replace('\n', ", "),
-        };
-        reader.problem(Place::at(text, span.start), message, None);
+            message => reader.problem(place, message.replace('\n', ", "), None),
+        }
     }
     // What is read from a line that is not TOML is a guess.
     let guessed: Vec<usize> = reader.problems.iter().map(|problem| problem.place.line).collect();
@@ -61,6 +61,30 @@ impl Reader<'_> {
         let mut problem = Problem::of_file(self.file, error).at(self.text, place);
         problem.hint = hint;
         self.problems.push(problem);
+    }
+
+    /// Says where a table or a key stands that stands here too.
+    fn repeated(&mut self, document: &Spanned<DeTable<'_>>, name: &str, place: Place) {
+        let text = self.text;
+        let line_of = |key: &Spanned<std::borrow::Cow<'_, str>>| {
+            Some(Place::at(text, key.span().start).line).filter(|line| *line < place.line)
+        };
+        let line = text.lines().nth(place.line - 1).unwrap_or_default();
+        if line.trim_start().starts_with('[') {
+            // What was parsed has the last one alone.
+            let first = text.lines().take(place.line - 1).position(|line| is_header(line, name));
+            let hint = first.map(|before| {
+                let line = before + 1;
+                format!("line {line} has it already: write the keys there, or into a drop-in")
+            });
+            return self.problem(place, format!("[{name}] stands here a second time"), hint);
+        }
+        let tables = document.get_ref().iter();
+        let keys = tables.filter_map(|(_, value)| value.get_ref().as_table());
+        let same = keys.flat_map(|table| table.iter()).filter(|(key, _)| key.get_ref() == name);
+        let hint = same.filter_map(|(key, _)| line_of(key)).max();
+        let hint = hint.map(|first| format!("line {first} has it already: keep one of the two"));
+        self.problem(place, format!("{name} stands here a second time"), hint);
     }
 
     fn table(
@@ -131,6 +155,13 @@ impl Reader<'_> {
             self.problem(place, error, None);
         }
     }
+}
+
+/// Says whether a line begins a table.
+fn is_header(line: &str, table: &str) -> bool {
+    let name = line.trim_start().strip_prefix('[').map(str::trim_start);
+    let after = name.and_then(|name| name.strip_prefix(table));
+    after.is_some_and(|rest| rest.trim_start().starts_with(']'))
 }
 
 #[cfg(test)]
@@ -209,6 +240,7 @@ mod tests {
                   |
                 3 | enable = false
                   | ^
+                hint: line 2 has it already: keep one of the two
                 /f:4:12: string values must be quoted, expected literal string
                   |
                 4 | interval =
@@ -217,10 +249,11 @@ mod tests {
                   |
                 6 | act = 1
                   |       ^
-                /f:7:2: repair stands here a second time
+                /f:7:2: [repair] stands here a second time
                   |
                 7 | [repair]
                   |  ^
+                hint: line 1 has it already: write the keys there, or into a drop-in
             "#]],
         );
     }

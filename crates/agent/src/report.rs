@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use cni::text::one_line;
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,9 @@ pub struct Report {
     /// The version of its executable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The file from which it reads the configuration, if it starts services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<PathBuf>,
     /// How often the supervisor has started it again.
     pub restarts: u32,
     /// How its process ended last, if it did so by itself.

@@ -147,9 +147,15 @@ impl Failure {
         let mut text =
             format!("error: {}\n{}", one_line(&self.0.error.msg), lines(&self.0.excerpt));
         let hints = self.all_hints();
-        let causes = self.0.error.details.split("; ");
         // A plugin's details end with what to do.
+        let causes = self.0.error.details.split("; ");
+        let mut shown = Vec::new();
         for cause in causes.filter(|cause| !cause.is_empty() && !hints.contains(cause)) {
+            // A plugin and its caller may say the same.
+            if shown.contains(&cause) {
+                continue;
+            }
+            shown.push(cause);
             text.push_str(&format!("cause: {}\n", one_line(cause)));
         }
         for hint in hints {
@@ -260,6 +266,14 @@ mod tests {
         "#]]
         .assert_eq(&failure.text());
         assert_eq!(failure.exit_number(), EXIT_ENVIRONMENT);
+        let twice = Failure::new(codes::EXISTS, "taken").because("nothing was changed");
+        let twice = twice.because("nothing was changed").hint("choose another");
+        expect![[r#"
+            error: taken
+            cause: nothing was changed
+            hint: choose another
+        "#]]
+        .assert_eq(&twice.text());
     }
 
     /// A difference, or a rule of others, has a cause that `doctor` may name; a wrong request has

@@ -1,13 +1,13 @@
 //! `netwrightd agent`: all services at once, as people and scripts need them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
 use agent::load::{LoadedConfig, Surroundings};
 use agent::metrics;
-use agent::report::{self, Report, State, Status};
+use agent::report::{self, AGENT, Report, State, Status};
 use agent::setting::Setting as _;
 use agent::{accepted, keys};
 use clap::builder::PossibleValuesParser;
@@ -17,8 +17,9 @@ use serde::Serialize;
 use state::Roots;
 
 use crate::command_line::{self, is_json, json, output};
+use crate::services::setup::CONFIGURATION;
 use crate::services::{Stop, removal};
-use crate::status::look;
+use crate::status::{self, look};
 use crate::systemd;
 
 const WAIT: &str = "wait";
@@ -138,6 +139,13 @@ fn leave(matches: &ArgMatches) -> Result<(), Stop> {
 
 /// Runs one of its commands.
 pub(crate) fn run(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
+    let user = rustix::process::geteuid();
+    if matches.subcommand_name() != Some("leave") && !user.is_root() {
+        return Err(Stop::Failed(format!(
+            "services answer root alone, and this is user {}: call it as root",
+            user.as_raw()
+        )));
+    }
     match matches.subcommand() {
         Some(("leave", matches)) => leave(matches),
         Some(("reload", matches)) => reload(matches, around, roots),
@@ -150,9 +158,7 @@ pub(crate) fn run(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> 
 fn print_metrics(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
     let file = command_line::configuration_of(matches);
     let found = look(roots, &file, around);
-    if found.agent.is_none() {
-        is_there(matches, &file)?;
-    }
+    file_that_counts(matches, &found)?;
     crate::say(&metrics::of_all(&found));
     Ok(())
 }
@@ -171,16 +177,13 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     };
     let only: Vec<&String> = matches.get_many(SERVICES).into_iter().flatten().collect();
     let mut told = None;
-    let found = loop {
+    let (found, file) = loop {
         let found = look(roots, &file, around);
-        // A supervisor has read its configuration; without one, a named file has to exist.
-        if found.agent.is_none() {
-            is_there(matches, &file)?;
-        }
+        let counts = file_that_counts(matches, &found)?;
         let found = select(found, &only);
         let trouble = trouble(&found, matches.get_flag(LIVE));
         if trouble.is_none() || deadline.is_none_or(|deadline| deadline <= Instant::now()) {
-            break found;
+            break (found, counts);
         }
         if trouble != told {
             crate::complain(&format!("waiting: {}\n", trouble.clone().unwrap_or_default()));
@@ -189,14 +192,14 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         sleep(PAUSE);
     };
     let is_live = matches.get_flag(LIVE);
-    let refused = match found.agent.is_some() || is_live {
+    let refused = match is_live {
         true => Vec::new(),
         false => accepted::standing(&file, roots, around)
             .map_or_else(|problems| problems, |standing| standing.refused),
     };
     if is_json(matches) {
         crate::say(&json(&found));
-    } else if refused.is_empty() || !found.services.is_empty() {
+    } else if refused.is_empty() || found.agent.is_some() || !found.services.is_empty() {
         crate::say(&report::text(&found));
     }
     match trouble(&found, is_live) {
@@ -207,12 +210,16 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
 }
 
 /// Returns what is wrong with the enabled services that are not ready, or, with `live`, that hang
-/// or do not run.
+/// or do not run; also with a supervisor that hangs.
 fn trouble(status: &Status, live: bool) -> Option<String> {
     let bears = |state| live && !matches!(state, State::Hung | State::Failed | State::Stopped);
     let mut status = status.clone();
+    let agent = status.agent.iter().filter(|agent| agent.state == State::Hung);
+    let agent = agent.filter_map(|agent| Some(format!("{AGENT} {}", agent.trouble()?)));
+    let agent: Vec<String> = agent.collect();
     status.services.retain(|report| !bears(report.state));
-    status.trouble()
+    let all: Vec<String> = agent.into_iter().chain(status.trouble()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Keeps the services that the user names, if there are any; they count as enabled.
@@ -226,11 +233,37 @@ fn select(mut status: Status, only: &[&String]) -> Status {
         .iter()
         .map(|name| {
             let found = known.iter().find(|report| report.service == **name);
-            let found = found.cloned().unwrap_or_else(|| Report::stopped(name));
+            let found = found.cloned().unwrap_or_else(|| Report {
+                hint: Some(format!("it is not enabled: set enable = true in [{name}]")),
+                ..Report::stopped(name)
+            });
             Report { enabled: true, ..found }
         })
         .collect();
     status
+}
+
+/// Returns the file that says what is enabled: the supervisor's, if one runs. Fails if the user names
+/// another one, or one that does not exist.
+fn file_that_counts(matches: &ArgMatches, found: &Status) -> Result<PathBuf, Stop> {
+    let named = command_line::configuration_of(matches);
+    let Some(own) = status::file_of(found) else {
+        // A supervisor that does not say it has read one.
+        if found.agent.is_none() {
+            is_there(matches, &named)?;
+        }
+        return Ok(named);
+    };
+    let is_named = matches.get_one::<String>(command_line::CONFIGURATION).is_some();
+    let same = std::path::absolute(&named).is_ok_and(|named| named == own);
+    match is_named && !same {
+        true => Err(Stop::Failed(format!(
+            "the agent that runs reads {}, and not {}",
+            own.display(),
+            named.display()
+        ))),
+        false => Ok(own.to_owned()),
+    }
 }
 
 /// Fails if a file is named that does not exist.
@@ -253,11 +286,10 @@ struct ReloadReport<'a> {
 }
 
 fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
-    let file = command_line::configuration_of(matches);
+    let status = look(roots, &command_line::configuration_of(matches), around);
+    let file = file_that_counts(matches, &status)?;
     let before = accepted::read(roots, around).unwrap_or_default();
     let new = accepted::renewed(&file, &before, around).map_err(Stop::Configuration)?;
-    is_there(matches, &file)?;
-    let status = look(roots, &file, around);
     let change = for_running(&status, &new.config);
     let dry_run = matches.get_flag(DRY_RUN);
     let text = !is_json(matches);
@@ -351,7 +383,7 @@ fn follow(
                 if !now.outdated.is_empty() {
                     failed.push(format!("restart {name}: {} changed", now.outdated.join(", ")));
                 }
-                let wrong = now.missing.iter().find(|missing| missing.what == "configuration");
+                let wrong = now.missing.iter().find(|missing| missing.what == CONFIGURATION);
                 failed.extend(wrong.map(|missing| format!("{name}: {}", missing.why)));
                 break;
             }

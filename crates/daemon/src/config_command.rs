@@ -8,6 +8,7 @@ use agent::{Problem, schema, show};
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 
+use crate::agent_command::is_there;
 use crate::command_line::{self, is_json, json, output};
 use crate::services::{Service, Stop};
 
@@ -57,6 +58,7 @@ pub(crate) fn run(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop
         Some(("schema", _)) => Err(Stop::Print(json(&schema::schema()))),
         Some(("show", matches)) => {
             let file = command_line::configuration_of(matches);
+            is_there(matches, &file)?;
             let loaded = load::load(&file, around).map_err(Stop::Configuration)?;
             Err(Stop::Print(match is_json(matches) {
                 true => json(&show::values(&loaded)),
@@ -70,6 +72,7 @@ pub(crate) fn run(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop
 
 fn check(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
     let file = command_line::configuration_of(matches);
+    is_there(matches, &file)?;
     let loaded = load::load(&file, around);
     let (files, problems) = match &loaded {
         Ok(loaded) => (loaded.files.as_slice(), [].as_slice()),

@@ -82,6 +82,8 @@ static HEAP: Heap = Heap::new();
 const USAGE: u8 = 2;
 /// The exit code for a wrong configuration (`sysexits.h` EX_CONFIG, which systemd names).
 const CONFIGURATION: u8 = 78;
+/// The exit code of everything else that fails.
+const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     // Does what std does, but escapes the message: a panic may quote text of other programs, and
@@ -263,19 +265,30 @@ fn other_command(
                 let file = command_line::configuration_of(matches);
                 serve::run(&file, around, environment, &roots, manager(environment))
             }
-            _ => agent_command::run(matches, around, &roots),
+            _ => agent_command::run(matches, around, &roots).map_err(print_failure),
         },
-        Some(("config", matches)) => config_command::run(matches, around),
-        Some(("policies", matches)) => policies_command::run(matches, &roots),
-        Some(("routes", matches)) => routes_command::run(matches),
-        Some(("completions", matches)) => reference::completions(matches, command()),
-        Some(("man", matches)) => reference::man(matches, command()),
+        Some(("config", matches)) => config_command::run(matches, around).map_err(print_failure),
+        Some(("policies", matches)) => {
+            policies_command::run(matches, &roots).map_err(print_failure)
+        }
+        Some(("routes", matches)) => routes_command::run(matches).map_err(print_failure),
+        Some(("completions", matches)) => {
+            reference::completions(matches, command()).map_err(print_failure)
+        }
+        Some(("man", matches)) => reference::man(matches, command()).map_err(print_failure),
         _ => {
             let file = command_line::configuration_of(&matches);
             agent_command::is_there(&matches, &file)?;
             supervisor::run(file, around, environment, &roots, manager(environment))
         }
     }
+}
+
+/// Prints why a command of a person's failed. Only what goes on running logs.
+fn print_failure(stop: Stop) -> Stop {
+    let Stop::Failed(message) = stop else { return stop };
+    complain(&format!("error: {message}\n"));
+    Stop::Said(FAILED)
 }
 
 /// Returns the whole command line.

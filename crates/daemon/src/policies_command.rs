@@ -365,7 +365,7 @@ fn answer_of(
             Err(not_judged(cni::text::one_line(String::from_utf8_lossy(&body).trim_end())))
         }
         Err(NoAnswer::Nobody(_)) => Err(not_judged(format!(
-            "the service policy does not run here, or waits before it begins: no program listens at {shown}; hint: netwrightd agent status policy; files are judged with --file"
+            "the service policy does not run here, or waits before it begins: no program listens at {shown}\nhint: netwrightd agent status policy; files are judged with --file"
         ))),
         Err(error) => Err(not_judged(format!("ask the service policy at {shown}: {error}"))),
     }

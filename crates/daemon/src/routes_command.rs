@@ -97,7 +97,7 @@ fn probe(matches: &ArgMatches) -> Result<(), Stop> {
         let is_known = |name: &str| targets.iter().any(|target| target.peer == name);
         if let Some(unknown) = nodes.iter().find(|name| !is_known(name)) {
             return Err(Stop::Failed(format!(
-                "there is no path to a node {unknown:?}; hint: netwright routes"
+                "there is no path to a node {unknown:?}\nhint: netwright routes"
             )));
         }
         targets.retain(|target| nodes.contains(&target.peer.as_str()));
@@ -175,7 +175,7 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),
         Err(NoAnswer::Nobody(_)) => Err(Stop::Failed(format!(
-            "the service routing does not run here, or waits before it begins: no program listens at {}; hint: netwrightd agent status routing",
+            "the service routing does not run here, or waits before it begins: no program listens at {}\nhint: netwrightd agent status routing",
             path.display()
         ))),
         Err(error) => {

@@ -21,7 +21,7 @@ use crate::listen::Listener;
 use crate::poll::{Interest, Poller};
 use crate::probes::{Look, Probes};
 use crate::services::Stop;
-use crate::services::setup::{failed, stop_signals};
+use crate::services::setup::{CONFIGURATION, failed, stop_signals};
 use crate::{log, status, supervisor, variable};
 
 /// Numbers of the descriptors that the loop waits for.
@@ -76,7 +76,7 @@ pub(crate) fn run(
         match accepted::renewed(file, &loaded, around) {
             Ok(new) => {
                 health.tell_reloading();
-                health.needs("configuration", Ok(()));
+                health.needs(CONFIGURATION, Ok(()));
                 control.change(&new.config.log);
                 probes.follow(&new.config.agent);
                 *counts.lock().unwrap_or_else(PoisonError::into_inner) = new.config.clone();

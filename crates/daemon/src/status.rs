@@ -5,15 +5,21 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use agent::change::for_running;
 use agent::keys;
-use agent::load::Surroundings;
+use agent::load::{self, Surroundings};
 use agent::report::{AGENT, Report, State, Status};
 use agent::{Config, accepted};
+use cni::order::sort_by_key;
 use state::Roots;
 
 use crate::attendant;
 use crate::exchange::{NoAnswer, ask};
+use crate::services::setup::CONFIGURATION;
 use crate::systemd;
+
+/// The command by which a supervisor reads the configuration again.
+const RELOAD: &str = "netwrightd agent reload";
 
 /// How long a service may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,7 +29,13 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(3);
 /// Asks the supervisor, or, where there is none, each service.
 pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
     let agent = match ask_for::<Status>(roots, AGENT, LONG_TIMEOUT) {
-        Ok(status @ Status { agent: Some(_), .. }) => return status,
+        Ok(status @ Status { agent: Some(_), .. }) => {
+            let file = file_of(&status).unwrap_or(file);
+            return match load::load(file, around) {
+                Ok(new) => with_unread(status, &new.config),
+                Err(_) => status,
+            };
+        }
         // A process answers for all services and has started none.
         Ok(_) | Err(NoAnswer::Nobody(_)) => None,
         Err(error) => Some(Report {
@@ -44,6 +56,36 @@ pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
             .filter_map(|one| without_disabled(one, is_configured))
             .collect(),
     }
+}
+
+/// Returns the file from which the supervisor reads the configuration, if one runs.
+pub(crate) fn file_of(status: &Status) -> Option<&Path> {
+    status.agent.as_ref()?.configuration.as_deref()
+}
+
+/// Adds what the supervisor has not read of the configuration: services that it does not start, and
+/// the command by which it reads the rest.
+fn with_unread(mut status: Status, new: &Config) -> Status {
+    let Some(agent) = &status.agent else { return status };
+    let is_known = |name: &str| status.services.iter().any(|of| of.enabled && of.service == name);
+    let mut change = for_running(&status, new);
+    change.start.retain(|service| !is_known(service));
+    change.stop.retain(|service| is_known(service));
+    if change.is_empty() && agent.missing.iter().all(|missing| missing.what != CONFIGURATION) {
+        return status;
+    }
+    let unread: Vec<String> = change.to_string().lines().map(ToOwned::to_owned).collect();
+    let hint = match unread.is_empty() {
+        true => RELOAD.to_owned(),
+        false => format!("{RELOAD} ({})", unread.join("; ")),
+    };
+    status.agent = Some(Report { hint: Some(hint), ..agent.clone() });
+    for service in change.start {
+        let hint = Some(RELOAD.to_owned());
+        status.services.push(Report { enabled: true, hint, ..Report::stopped(service) });
+    }
+    sort_by_key(&mut status.services, |report| report.service.clone());
+    status
 }
 
 /// Leaves out the socket of a killed service that is no longer enabled. Where nothing says what is

@@ -19,7 +19,7 @@ mod child;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ use crate::log;
 use crate::poll::{Interest, Poller};
 use crate::probes::{self, Look, Probes};
 use crate::services::Stop;
-use crate::services::setup::{failed, stop_signals};
+use crate::services::setup::{CONFIGURATION, failed, stop_signals};
 use crate::status::{self, Processes};
 use crate::variable;
 use child::{Child, ExitReason};
@@ -90,7 +90,7 @@ pub(crate) fn run(
     let socket = attendant::socket(roots, AGENT);
     let listener = Listener::open(Vec::new(), &socket).map_err(failed)?;
     let view: View = Arc::default();
-    let look = look(roots, &health, &view);
+    let look = look(roots, &file, &health, &view);
     health.runs_with(own_values(&loaded.config));
     let mut supervisor = Supervisor {
         program: std::env::current_exe().map_err(failed)?,
@@ -156,12 +156,14 @@ fn listen_for_signals() -> std::io::Result<(Poller, Signals)> {
 type View = Arc<Mutex<Vec<Report>>>;
 
 /// Returns what looks at the supervisor and its services.
-fn look(roots: &Roots, health: &Health, view: &View) -> Look {
+fn look(roots: &Roots, file: &Path, health: &Health, view: &View) -> Look {
     let (roots, health, view) = (roots.clone(), health.clone(), Arc::clone(view));
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     Arc::new(move || {
         let known = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let services = status::gather(&roots, known, Processes::Known);
-        let agent = Report { enabled: true, ..health.report() };
+        let configuration = Some(file.clone());
+        let agent = Report { enabled: true, configuration, ..health.report() };
         Status { agent: Some(agent), services }
     })
 }
@@ -338,7 +340,7 @@ impl Supervisor {
         self.control.change(&self.loaded.config.log);
         self.health.runs_with_new(own_values(&self.loaded.config));
         self.probes.follow(&self.loaded.config.agent);
-        self.health.needs("configuration", Ok(()));
+        self.health.needs(CONFIGURATION, Ok(()));
         self.apply(&change);
         for line in change.to_string().lines() {
             tracing::info!("{line}");
@@ -423,7 +425,7 @@ pub(crate) fn refuse(health: &Health, problems: &[Problem]) {
         tracing::error!(error, "the configuration is wrong; the one before goes on");
     }
     if let Some(problem) = problems.first() {
-        health.needs("configuration", Err(problem.line()));
+        health.needs(CONFIGURATION, Err(problem.line()));
     }
 }
 

@@ -111,6 +111,10 @@ pub const KERNEL: &[(&str, &str)] = &[
         "act_mirred",
         "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action mirred egress redirect dev p1",
     ),
+    (
+        "police",
+        "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all prio 49 basic police rate 8kbit burst 10k drop",
+    ),
     // Only in the virtual machine: on any other machine the devices are in use.
     ("spare-nic", "test -n \"$NETWRIGHT_VM\" && ls -d /sys/bus/virtio/drivers/virtio_net/virtio*"),
     // Also only in the virtual machine, whose sysctls are set as Docker, Kubernetes and systemd set

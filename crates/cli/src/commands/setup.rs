@@ -46,6 +46,7 @@ use crate::args::{Common, Setup};
 use crate::daemon_process::DAEMON;
 use crate::failure::{EXIT_LATER, EXIT_PERMANENT, Failure};
 use crate::net::runtimes::Runtimes;
+use crate::net::scene::services;
 use crate::net::session::{PluginSource, Session};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
@@ -75,7 +76,10 @@ struct SetupReport<'p, S> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     packets: Vec<String>,
     notes: Vec<String>,
-    /// What could not be undone.
+    /// What the services that run have not read of the configuration, a line for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unread: Vec<String>,
+    /// What is not undone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<String>,
 }
@@ -88,11 +92,23 @@ impl<S: Serialize + std::fmt::Display> Report for SetupReport<'_, S> {
                 text.push_str(&format!("found: {found}\n"));
             }
         }
-        match (self.steps.is_empty(), self.is_done) {
-            (true, _) => text.push_str("everything is as it should be: nothing to do\n"),
-            (false, true) => text.push_str(&format!("{} is done\n", self.title)),
-            (false, false) => {
-                text.push_str(&format!("{} will\n", self.title));
+        let title = self.title;
+        match (self.steps.is_empty(), self.is_done, self.left.is_empty()) {
+            (true, _, true) if self.unread.is_empty() => {
+                text.push_str("everything is as it should be: nothing to do\n");
+            }
+            (true, _, true) => text.push_str("everything is installed\n"),
+            (true, _, false) => {
+                text.push_str(&format!(
+                    "{title} can undo nothing more now, and something is left\n"
+                ));
+            }
+            (false, true, true) => text.push_str(&format!("{title} is done\n")),
+            (false, true, false) => {
+                text.push_str(&format!("{title} is done, but something is left\n"));
+            }
+            (false, false, _) => {
+                text.push_str(&format!("{title} will\n"));
                 for step in self.steps {
                     text.push_str(&format!("  {step}\n"));
                 }
@@ -100,6 +116,12 @@ impl<S: Serialize + std::fmt::Display> Report for SetupReport<'_, S> {
         }
         for packet in &self.packets {
             text.push_str(&format!("{packet}\n"));
+        }
+        if !self.unread.is_empty() {
+            text.push_str(&format!(
+                "the services have not read the changed configuration: `netwright agent reload` {}\n",
+                self.unread.join("; ")
+            ));
         }
         for note in &self.notes {
             text.push_str(&format!("note: {note}\n"));
@@ -156,6 +178,11 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
         Ok((facts, plan))
     };
     let (facts, plan) = look()?;
+    let unread = || -> Vec<String> {
+        let Some(config) = &facts.configuration else { return Vec::new() };
+        let unread = services::unread(&session.roots, config).to_string();
+        unread.lines().map(ToOwned::to_owned).collect()
+    };
     let told = |is_done: bool, packets: Vec<String>| SetupReport {
         title: "netwright setup",
         is_done,
@@ -163,6 +190,7 @@ fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Ou
         steps: &plan.steps,
         packets,
         notes: plan.notes.clone(),
+        unread: if is_done || plan.steps.is_empty() { unread() } else { Vec::new() },
         left: Vec::new(),
     };
     if args.dry_run {
@@ -241,14 +269,23 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
     };
     let (record, plan, callers, lost) = look()?;
     let before = || plan.notes.iter().chain(&lost).cloned().collect::<Vec<String>>();
-    let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| SetupReport {
-        title: "netwright setup --undo",
-        is_done,
-        found: &[],
-        steps: &plan.steps,
-        packets: Vec::new(),
-        notes,
-        left,
+    let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| {
+        // What a plan without a step notes is what keeps it from having one.
+        let is_left = is_done || plan.steps.is_empty();
+        let (notes, left) = match is_left {
+            true => (Vec::new(), notes.into_iter().chain(left).collect()),
+            false => (notes, left),
+        };
+        SetupReport {
+            title: "netwright setup --undo",
+            is_done,
+            found: &[],
+            steps: &plan.steps,
+            packets: Vec::new(),
+            notes,
+            unread: Vec::new(),
+            left,
+        }
     };
     if args.dry_run {
         shell.print(&told(false, before(), callers.clone()));

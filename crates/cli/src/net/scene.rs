@@ -18,7 +18,7 @@ mod namespace;
 mod networks;
 mod processes;
 mod queues;
-mod services;
+pub(crate) mod services;
 mod switches;
 mod wanted_items;
 

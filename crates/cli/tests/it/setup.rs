@@ -95,6 +95,21 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     assert!(again.stderr.starts_with("everything is as it should be: nothing to do"), "{again:#?}");
     assert_eq!(lab.sh(written), files);
 
+    // A changed key counts after a reload, which is said.
+    let drop_in = "/etc/netwright/netwrightd.d/interval.toml";
+    lab.sh(&format!(
+        "mkdir -p $(dirname {drop_in}) && printf '[repair]\\ninterval = \"7s\"\\n' >{drop_in}"
+    ));
+    let again = setup(lab, &["--yes"]).succeeded();
+    let first = "everything is installed\nthe services have not read the changed configuration: \
+                 `netwright agent reload` tells repair: interval\n";
+    assert!(again.stderr.starts_with(first), "{again:#?}");
+    assert_eq!(installed("agent reload"), "tells repair: interval\n");
+    let again = setup(lab, &["--yes"]).succeeded();
+    assert!(again.stderr.starts_with("everything is as it should be"), "{again:#?}");
+    lab.sh(&format!("rm -r $(dirname {drop_in})"));
+    installed("agent reload");
+
     // Docker would not be able to remove the containers of its networks: nothing is stopped.
     let network = "/var/lib/netwright/docker/networks/0123456789abcdef.json";
     lab.sh(&format!("mkdir -p $(dirname {network}) && touch {network}"));
@@ -108,9 +123,19 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     installed("add netwright c1 --container-id web");
     let refused = call_in(lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);
     assert!(refused.stderr.contains("hint: `netwright setup --undo` removes both"), "{refused:#?}");
+    // An administrator's own file stays, and is named.
+    let own = "/etc/netwright/netwrightd.d/own.toml";
+    lab.sh(&format!("mkdir -p $(dirname {own}) && echo '[collect]' >{own}"));
     let said = undo(lab).failed(4);
-    let kept = "containers are attached, and keep their networks: netwright/web/eth0";
+    let first = "netwright setup --undo is done, but something is left\n";
+    assert!(said.stderr.starts_with(first), "{said:#?}");
+    let kept = "left: containers are attached, and keep their networks: netwright/web/eth0";
     assert!(said.stderr.contains(kept), "{said:#?}");
+    assert!(said.stderr.contains(&format!("left: {own}: setup did not write it\n")), "{said:#?}");
+    lab.sh(&format!("rm -r $(dirname {own})"));
+    let said = undo(lab).failed(4);
+    let first = "netwright setup --undo can undo nothing more now, and something is left\n";
+    assert!(said.stderr.starts_with(first) && said.stderr.contains(kept), "{said:#?}");
     traffic::assert_pings(&c1, "10.63.0.1");
     let units = lab.sh(
         "ls -A /etc/systemd/system; systemctl list-units --all --plain --no-legend 'netwright*'",
@@ -119,7 +144,10 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     assert_eq!(theirs(), "enabled\nactive\n");
     installed("del netwright c1 --container-id web");
     drop(c1);
-    undo(lab).succeeded();
+    let said = undo(lab).succeeded();
+    let is_whole = !said.stderr.contains("left: ");
+    let first = said.stderr.lines().next().unwrap();
+    assert_eq!(first == "netwright setup --undo is done", is_whole, "{said:#?}");
     assert_as_before(&before, lab);
     let said = undo(lab).failed(1);
     assert!(said.stderr.starts_with("error: nothing was set up here"), "{said:#?}");
@@ -151,7 +179,7 @@ E"#);
     let said = call_in(lab, &["setup", "--undo", "--yes", "--force"]).succeeded();
     assert!(said.stderr.contains(&format!("warning: {lost}\n")), "{said:#?}");
     lab.sh("rm /etc/cni/net.d/lan.conflist");
-    let stays = "note: lan/web/eth1, netwright/web/eth0 are attached, and keep their networks; their published";
+    let stays = "left: lan/web/eth1, netwright/web/eth0 are attached, and keep their networks; their published";
     assert!(said.stderr.contains(stays), "{said:#?}");
     traffic::assert_pings(&c1, "10.63.0.1");
     let left = lab.sh("ls -A /opt/cni/bin /etc/cni/net.d /usr/local/bin 2>/dev/null; true");

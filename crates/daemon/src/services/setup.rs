@@ -219,8 +219,8 @@ impl Process {
     }
 }
 
-/// What the service's status says is missing if its configuration is wrong.
-const CONFIGURATION: &str = "configuration";
+/// What a status says is missing if the configuration is wrong.
+pub(crate) const CONFIGURATION: &str = "configuration";
 
 /// The configurations that a reload compares.
 struct Counts {

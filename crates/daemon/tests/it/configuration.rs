@@ -172,6 +172,21 @@ fn the_reference_of_the_command_line_is_current() {
 
 /// For a wrong configuration `config check` and a service print the same message, with the same
 /// exit code.
+/// Without a name, a file that is not there sets nothing.
+#[test]
+fn a_named_file_that_is_not_there_is_an_error() {
+    testkit::require!("root");
+    let lab = Lab::new("config-named");
+    let commands =
+        [["config", "check"], ["config", "show"], ["agent", "status"], ["agent", "reload"]];
+    for words in commands {
+        let said = run(&lab, &[&words[..], &["--configuration", "/nonexistent"]].concat());
+        assert_eq!(said.status.code(), Some(1), "{words:?}: {}", text(&said.stdout));
+        assert_eq!(text(&said.stderr), "error: /nonexistent: there is no such file\n", "{words:?}");
+    }
+    assert!(run(&lab, &["config", "check"]).status.success());
+}
+
 #[test]
 fn a_service_does_not_start_with_what_the_check_refuses() {
     testkit::require!("root");

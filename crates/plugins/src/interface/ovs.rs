@@ -17,6 +17,7 @@
 //! | `made` | what ADD has created, and its result |
 //! | `interior` | ports that the switch creates |
 //! | `joined` | bridges that patch ports join |
+//! | `limits` | whether the kernel has the limits that the switch was told to set |
 //! | `local_port` | the switch's own link on the host |
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
@@ -39,6 +40,7 @@ mod defaults;
 mod extras;
 mod interior;
 mod joined;
+mod limits;
 mod local_port;
 mod made;
 mod mirrors;

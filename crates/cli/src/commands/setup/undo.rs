@@ -20,6 +20,9 @@ use crate::net::session::Session;
 const DHCP_READY: &str = "/run/cni/dhcp.sock.ready";
 const DHCP_TODO: &str = "/run/cni/dhcp.sock.todo";
 
+/// How many files of others in a folder are named one by one: it may be a service's state.
+const OTHERS_MAX: usize = 5;
+
 /// One step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
@@ -245,8 +248,35 @@ pub(super) fn apply(
         };
         errors.extend(done.err());
     }
-    let left = removed.left.into_iter().chain(removed.attached_again).collect();
+    let mut left: Vec<String> = removed.left.into_iter().chain(removed.attached_again).collect();
+    let written: Vec<&Path> = record.files.iter().map(|file| file.path.as_path()).collect();
+    for folder in &record.folders {
+        let mut others = others_in(folder, &written);
+        if OTHERS_MAX < others.len() {
+            let count = others.len();
+            others = vec![format!("{}: {count} files that setup did not write", folder.display())];
+        }
+        // The folder may be in another one.
+        others.retain(|other| !left.contains(other));
+        left.extend(others);
+    }
     (errors, left)
+}
+
+/// Lists what is in a folder that setup made, and that setup did not write.
+fn others_in(folder: &Path, written: &[&Path]) -> Vec<String> {
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let kept = written.iter().any(|written| path == **written || path == record::kept(written));
+        match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true => others.extend(others_in(&path, written)),
+            false if kept => {}
+            false => others.push(format!("{}: setup did not write it", path.display())),
+        }
+    }
+    cni::order::sort(&mut others);
+    others
 }
 
 fn one(

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use agent::Config;
+use agent::change::{Change, for_running};
 use agent::load::{self, Surroundings};
 use agent::report::{AGENT, LogLine, Report, State, Status};
 use agent::{accepted, keys, rights};
@@ -14,9 +16,9 @@ use scene::Service;
 use state::Roots;
 
 /// How long a service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the agent, which answers for all services, may take.
-const LONG_PATIENCE: Duration = Duration::from_secs(3);
+const LONG_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much of an answer is read.
 const LONGEST: u64 = 16 << 20;
 
@@ -29,7 +31,7 @@ pub(super) fn read(roots: &Roots) -> Result<Vec<Service>, String> {
 }
 
 fn read_with(roots: &Roots, file: &Path) -> Result<Vec<Service>, String> {
-    if let Ok(status) = ask::<Status>(&socket(roots, AGENT), LONG_PATIENCE)
+    if let Ok(status) = ask::<Status>(&socket(roots, AGENT), LONG_TIMEOUT)
         && status.agent.is_some()
     {
         return Ok(status.services.iter().map(service).collect());
@@ -54,8 +56,16 @@ fn read_with(roots: &Roots, file: &Path) -> Result<Vec<Service>, String> {
     Ok(found.into_iter().filter(|one| one.enabled || one.ready == Some(true)).collect())
 }
 
+/// Returns what the services that run have not read of a configuration; nothing starts by it.
+pub(crate) fn unread(roots: &Roots, config: &Config) -> Change {
+    let said = keys::services().filter_map(|name| ask(&socket(roots, name), TIMEOUT).ok());
+    // A container has a configuration of its own.
+    let services = said.filter(|report: &Report| !report.contained).collect();
+    Change { start: Vec::new(), ..for_running(&Status { agent: None, services }, config) }
+}
+
 fn of(roots: &Roots, name: &str, enabled: bool) -> Service {
-    match ask::<Report>(&socket(roots, name), PATIENCE) {
+    match ask::<Report>(&socket(roots, name), TIMEOUT) {
         Ok(report) => service(&Report { enabled, service: name.to_owned(), ..report }),
         Err(NoAnswer::Nobody) => Service {
             name: name.to_owned(),
@@ -125,7 +135,7 @@ enum NoAnswer {
     Failed(String),
 }
 
-fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Result<T, NoAnswer> {
+fn ask<T: serde::de::DeserializeOwned>(path: &Path, timeout: Duration) -> Result<T, NoAnswer> {
     let mut stream = sockets::connect_now(path).map_err(|error| match error {
         ConnectFailure::Nobody => NoAnswer::Nobody,
         ConnectFailure::Full => NoAnswer::Failed("it does not answer".to_owned()),
@@ -135,8 +145,8 @@ fn ask<T: serde::de::DeserializeOwned>(path: &Path, patience: Duration) -> Resul
         other => NoAnswer::Failed(other.to_string()),
     })?;
     let mut talk = || -> std::io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         stream
             .write_all(b"GET /status HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use testkit::Place as _;
 use testkit::feature::available;
 use testkit::share;
 
-use super::node::{ALL, ALONE, FILE, Node, is_alive, private_memory, text, until};
+use super::node::{ALL, ALONE, DAEMON, FILE, Node, is_alive, private_memory, text, until};
 use crate::ipam::rig::{ask as ask_ipam, assigned, owner};
 use crate::rig::{LeaseTimes, Rig, StopGuard};
 use crate::support;
@@ -82,6 +83,103 @@ fn a_reload_disturbs_only_what_changed() {
 }
 
 /// A reload under load, while a lease is renewed and an API server is watched.
+/// `agent status` says what runs and, beside it, what the file says that does not count yet.
+#[test]
+fn the_status_tells_what_runs_and_what_the_file_says() {
+    testkit::require!("root");
+    let mut node = Node::new("agent-status");
+    let sound = "[collect]\nenable = true\n[repair]\nenable = true\n";
+    node.configure(sound);
+    node.start();
+    node.wait_until_ready(2);
+    let status = |more: &[&str]| {
+        let said = node.run(&[&["agent", "status"], more].concat());
+        (said.status.code(), text(&said.stdout), text(&said.stderr))
+    };
+    let (code, shown, _) = status(&[]);
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains("hint: "), "{shown}");
+    // A mistake, and what is no TOML.
+    let wrong = [
+        ("[repair]\nintervall = \"1s\"\n", "has no key \"intervall\""),
+        ("[repair\n", "unclosed table"),
+    ];
+    for (content, want) in wrong {
+        node.configure(content);
+        for more in [&[][..], &["repair"], &["--wait=1s"], &["-o", "json"]] {
+            let (code, shown, error) = status(more);
+            assert_eq!(code, Some(78), "{shown}{error}");
+            assert!(shown.contains("repair") && shown.contains("ready"), "{shown}");
+            assert!(error.contains(want), "{error}");
+        }
+        assert_eq!(status(&["--live"]).0, Some(0));
+    }
+    // What a sound file says counts after a reload.
+    let changed = sound.replace(
+        "enable = true\n[repair]\n",
+        "enable = true\n[dhcp]\nenable = true\n[repair]\ninterval = \"7s\"\n",
+    );
+    node.configure(&changed);
+    let (code, shown, _) = status(&[]);
+    assert_eq!(code, Some(1), "{shown}");
+    let want = "hint: netwrightd agent reload (starts dhcp; tells repair: interval)\n";
+    assert!(shown.contains(want) && shown.contains("dhcp     stopped\n"), "{shown}");
+    node.reload();
+    until("the reload", || status(&[]).0 == Some(0));
+    until("repair to read it", || !status(&[]).1.contains("hint: "));
+    // One that is not enabled is named as such.
+    let (code, shown, _) = status(&["docker"]);
+    assert_eq!(code, Some(1));
+    assert!(shown.contains("hint: it is not enabled: set enable = true in [docker]"), "{shown}");
+    // A supervisor that does not answer is not ready.
+    node.signal(Signal::STOP);
+    let (code, shown, _) = status(&[]);
+    node.signal(Signal::CONT);
+    assert!(code == Some(1) && shown.starts_with("agent    hung"), "{code:?} {shown}");
+}
+
+/// The supervisor's own file counts, and not the usual one.
+#[test]
+fn the_supervisors_file_counts() {
+    testkit::require!("root");
+    let mut node = Node::new("agent-file");
+    node.configure("[docker]\nenable = true\n");
+    let other = "/etc/netwright/other.toml";
+    fs::write(node.path(other), "[repair]\nenable = true\n").unwrap();
+    let command = node.command(&["--configuration", other]);
+    node.start_as(command);
+    node.wait_until_ready(1);
+    assert_eq!(node.reload(), "nothing starts, stops or restarts\n");
+    assert!(node.run(&["agent", "status"]).status.success());
+    for verb in ["status", "reload"] {
+        let said = node.run(&["agent", verb, "--configuration", FILE]);
+        let want = format!("the agent that runs reads {other}, and not {FILE}");
+        assert_eq!(said.status.code(), Some(1));
+        assert!(text(&said.stderr).contains(&want), "{}", text(&said.stderr));
+    }
+    fs::write(node.path(other), "[repair]\nenable = true\n[collect]\nenable = true\n").unwrap();
+    assert_eq!(node.reload(), "starts collect\n");
+    node.wait_until_ready(2);
+}
+
+/// No service says anything to another user, who would take them for hung.
+#[test]
+fn the_services_answer_root_alone() {
+    testkit::require!("root");
+    let mut node = Node::new("agent-user");
+    node.configure("[repair]\nenable = true\n");
+    node.start();
+    node.wait_until_ready(1);
+    for words in [&["agent", "status"][..], &["agent", "reload"], &["agent", "metrics"]] {
+        let mut command = node.lab.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", DAEMON]).args(words);
+        let said = command.output().unwrap();
+        let want = "services answer root alone, and this is user 65534";
+        assert_eq!(said.status.code(), Some(1), "{}", text(&said.stdout));
+        assert!(text(&said.stderr).contains(want), "{}", text(&said.stderr));
+    }
+}
+
 #[test]
 fn many_reloads_lose_no_lease_and_no_watch() {
     testkit::require!("root", "program:kea-dhcp4");

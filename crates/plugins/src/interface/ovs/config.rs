@@ -183,6 +183,13 @@ impl Config {
                 "choose keys of your own: ours say whose a port is",
             ));
         }
+        let qos = raw.qos.as_ref().map(RawQos::check).transpose()?.unwrap_or_default();
+        if kind == PortKind::Internal && qos != Qos::default() {
+            return Err(invalid(
+                "qos has no effect on a port that the switch makes",
+                "use \"port\": \"veth\": the kernel drops all limits of a link that moves into the container",
+            ));
+        }
         let mirrors = raw.mirrors.iter().map(RawMirror::check).collect::<Result<Vec<_>, _>>()?;
         let place = Place {
             socket_file: raw.socket_file,
@@ -204,7 +211,7 @@ impl Config {
             pod_uid,
             external_ids: raw.external_ids,
             protected: raw.protected,
-            qos: raw.qos.as_ref().map(RawQos::check).transpose()?.unwrap_or_default(),
+            qos,
             tunnel: tunnel(raw.tunnel, raw.vni, raw.remotes)?,
             mirrors,
         })

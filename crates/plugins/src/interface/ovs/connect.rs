@@ -16,7 +16,7 @@ use super::made::{ContainerLink, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
-use super::{Ovs, interior, joined, local_port};
+use super::{Ovs, interior, joined, limits, local_port};
 use crate::engine::{self, Addition};
 use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
@@ -310,6 +310,9 @@ fn make(
         true => site.switch.wait_for_first_port(&config.bridge, &interface, &name)?,
         false => site.switch.wait_for_port(&interface, &name)?,
     };
+    if let Some(pair) = &pair {
+        limits::require(site.host, &config.qos, pair)?;
+    }
     if local_port::quiet(index, site.host, &config.bridge, call.attachment())? {
         recorded.quiet = true;
         attaching.record(&recorded, site.netns)?;

@@ -15,14 +15,28 @@ const VNI_MAX: i64 = (1 << 24) - 1;
 /// How many hosts a tunnel may lead to: each is a port of the bridge.
 const REMOTES_MAX: usize = 1024;
 
+/// The lowest rate and burst of `qos`: the database counts policing in thousands of bits.
+const RATE_MIN: i64 = 1000;
+
+/// The highest rate of `qos`: Open vSwitch before 3.2 tells the kernel bytes per second in 32 bits,
+/// and a higher one wraps around.
+const RATE_MAX: i64 = 34_359_738_360;
+
+/// The lowest `maxRate` of a queue: `linux-htb` raises a lower one (Open vSwitch
+/// lib/netdev-linux.c `htb_parse_class_details__`).
+const QUEUE_RATE_MIN: i64 = 12_000;
+
+/// The highest number of a queue (`HTB_N_QUEUES`): `linux-htb` makes none for a higher one.
+const QUEUE_MAX: u32 = 0xf000 - 1;
+
 /// The key `qos` as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RawQos {
-    ingress_rate: i64,
-    ingress_burst: i64,
-    egress_rate: i64,
-    egress_burst: i64,
+    ingress_rate: Option<i64>,
+    ingress_burst: Option<i64>,
+    egress_rate: Option<i64>,
+    egress_burst: Option<i64>,
     queues: BTreeMap<String, RawQueue>,
 }
 
@@ -30,7 +44,7 @@ pub(super) struct RawQos {
 #[serde(default, rename_all = "camelCase")]
 struct RawQueue {
     min_rate: i64,
-    max_rate: i64,
+    max_rate: Option<i64>,
     burst: i64,
     priority: Option<i64>,
 }
@@ -41,73 +55,100 @@ struct RawQueue {
 pub(super) struct Qos {
     /// Bits per second from the container; more is dropped.
     pub(super) ingress_bits: Option<i64>,
-    /// Bits that may arrive at once.
-    pub(super) ingress_burst_bits: i64,
+    /// Bits that may arrive at once; the switch chooses if there is none.
+    pub(super) ingress_burst_bits: Option<i64>,
     /// Bits per second to the container.
     pub(super) egress_bits: Option<i64>,
-    /// `burst` of the egress in bits.
-    pub(super) egress_burst_bits: i64,
     /// Queues of the egress by number, with their `Queue.other_config`.
     pub(super) queues: BTreeMap<u32, BTreeMap<String, String>>,
 }
 
 impl RawQos {
+    /// Refuses everything that Open vSwitch would ignore or replace by another value.
     pub(super) fn check(&self) -> Result<Qos, Failure> {
-        let rates = [
+        let numbers = [
             ("qos.ingressRate", self.ingress_rate),
             ("qos.ingressBurst", self.ingress_burst),
             ("qos.egressRate", self.egress_rate),
-            ("qos.egressBurst", self.egress_burst),
         ];
-        if let Some((key, rate)) = rates.iter().find(|(_, rate)| *rate < 0) {
+        for (key, number) in numbers {
+            let Some(number) = number else { continue };
+            if !(RATE_MIN..=RATE_MAX).contains(&number) {
+                return Err(invalid(
+                    format!("invalid {key} {number}"),
+                    format!(
+                        "rates are bits per second and bursts are bits, from {RATE_MIN} to \
+                         {RATE_MAX}; without the key nothing is limited"
+                    ),
+                ));
+            }
+        }
+        if self.ingress_burst.is_some() && self.ingress_rate.is_none() {
             return Err(invalid(
-                format!("invalid {key} {rate}"),
-                "rates are bits per second, bursts are bits",
+                "qos.ingressBurst has no effect without qos.ingressRate",
+                "give \"qos\" an \"ingressRate\" too, or leave \"ingressBurst\" out",
             ));
         }
-        // The database counts in units of 1000.
-        if self.ingress_rate != 0 && self.ingress_rate < 1000 {
+        if self.egress_burst.is_some() {
             return Err(invalid(
-                format!("invalid qos.ingressRate {}", self.ingress_rate),
-                "the switch limits to thousands of bits per second",
+                "qos.egressBurst has no effect: Open vSwitch has bursts for single queues alone",
+                "give a queue of \"qos.queues\" a \"burst\"; queue \"0\" has what no flow assigns",
             ));
         }
         let mut queues = BTreeMap::new();
         for (number, queue) in &self.queues {
-            let id: u32 = number.parse().map_err(|_| {
+            let id = number.parse().ok().filter(|id| *id <= QUEUE_MAX).ok_or_else(|| {
                 invalid(
                     format!("invalid queue {number:?}"),
-                    "a key of \"qos.queues\" is a queue's number",
+                    format!("a key of \"qos.queues\" is a queue's number, from 0 to {QUEUE_MAX}"),
                 )
             })?;
-            let numbers = [
-                ("min-rate", queue.min_rate),
-                ("max-rate", queue.max_rate),
-                ("burst", queue.burst),
-                ("priority", queue.priority.unwrap_or_default()),
-            ];
-            if let Some((key, value)) = numbers.iter().find(|(_, value)| *value < 0) {
-                return Err(invalid(
-                    format!("invalid {key} {value} of queue {id}"),
-                    "it is not negative",
-                ));
-            }
-            let given = |(key, value): &(&str, i64)| {
-                *value != 0 || (*key == "priority" && queue.priority.is_some())
-            };
-            let config = numbers.iter().filter(|pair| given(pair));
-            queues.insert(
-                id,
-                config.map(|(key, value)| ((*key).to_owned(), value.to_string())).collect(),
-            );
+            queues.insert(id, queue.check(id)?);
         }
         Ok(Qos {
-            ingress_bits: (self.ingress_rate != 0).then_some(self.ingress_rate),
+            ingress_bits: self.ingress_rate,
             ingress_burst_bits: self.ingress_burst,
-            egress_bits: (self.egress_rate != 0).then_some(self.egress_rate),
-            egress_burst_bits: self.egress_burst,
+            egress_bits: self.egress_rate,
             queues,
         })
+    }
+}
+
+impl RawQueue {
+    /// Returns the queue's `other_config`.
+    fn check(&self, id: u32) -> Result<BTreeMap<String, String>, Failure> {
+        let numbers = [
+            ("min-rate", "minRate", Some(self.min_rate).filter(|rate| *rate != 0)),
+            ("max-rate", "maxRate", self.max_rate),
+            ("burst", "burst", Some(self.burst).filter(|burst| *burst != 0)),
+            ("priority", "priority", self.priority),
+        ];
+        let refused = |key, value, why: String| {
+            Err(invalid(format!("invalid {key} {value} of queue {id}"), why))
+        };
+        for (_, key, value) in numbers {
+            let Some(value) = value else { continue };
+            if value < 0 {
+                return refused(key, value, "it is not negative".to_owned());
+            }
+            if RATE_MAX < value {
+                return refused(key, value, format!("it is {RATE_MAX} at most"));
+            }
+        }
+        if let Some(max) = self.max_rate {
+            if max < QUEUE_RATE_MIN {
+                let why = format!(
+                    "the switch limits no queue to less than {QUEUE_RATE_MIN} bits per second"
+                );
+                return refused("maxRate", max, why);
+            }
+            if max < self.min_rate {
+                let why = format!("it is less than its minRate, {}", self.min_rate);
+                return refused("maxRate", max, why);
+            }
+        }
+        let given = numbers.into_iter().filter_map(|(name, _, value)| Some((name, value?)));
+        Ok(given.map(|(name, value)| (name.to_owned(), value.to_string())).collect())
     }
 }
 

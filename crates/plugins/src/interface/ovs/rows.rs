@@ -106,9 +106,9 @@ pub(super) fn vlan_columns(config: &Config, row: Row) -> Row {
         .with(PROTECTED, config.protected)
 }
 
-/// Returns the values of [`POLICING`], in kilobits; without a limit both are 0.
+/// Returns the values of [`POLICING`], in kilobits; 0 is no limit, and the switch's own burst.
 pub(super) fn policing(qos: &Qos) -> [i64; 2] {
-    qos.ingress_bits.map_or([0, 0], |bits| [bits / 1000, qos.ingress_burst_bits / 1000])
+    [qos.ingress_bits, qos.ingress_burst_bits].map(|bits| bits.unwrap_or_default() / 1000)
 }
 
 /// Describes how a port's VLANs differ from the configuration.
@@ -198,9 +198,6 @@ fn write_qos(transaction: &mut Transaction, qos: &Qos, ids: &BTreeMap<String, St
     let mut other_config = BTreeMap::new();
     if let Some(bits) = qos.egress_bits {
         other_config.insert("max-rate", bits.to_string());
-    }
-    if qos.egress_burst_bits != 0 {
-        other_config.insert("burst", qos.egress_burst_bits.to_string());
     }
     let row = Row::new()
         .with("type", "linux-htb")

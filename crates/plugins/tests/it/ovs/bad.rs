@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::Snapshot;
+use testkit::real::Ovs;
 
 use super::{keys, require_switch, switch};
 use crate::support::Node;
@@ -15,6 +16,7 @@ use crate::support::Node;
 /// The plugin refuses these before it sends any request, and names the key.
 #[test]
 fn mistakes_in_the_configuration_are_named() {
+    let qos = |qos: Value| json!({ "bridge": "b", "qos": qos });
     let cases = [
         (json!({}), 7, "failed to get bridge name"),
         (json!({ "bridge": "b", "vlan": 4096 }), 7, "incorrect vlan parameter: 4096"),
@@ -58,7 +60,36 @@ fn mistakes_in_the_configuration_are_named() {
         ),
         (json!({ "bridge": "b", "tunnel": { "vni": 1 } }), 7, "tunnel.remotes has 0 hosts"),
         (json!({ "bridge": "b", "mirrors": [{ "name": "m" }] }), 7, "neither takes nor gives"),
-        (json!({ "bridge": "b", "qos": { "ingressRate": -1 } }), 7, "invalid qos.ingressRate -1"),
+        (qos(json!({ "ingressRate": -1 })), 7, "invalid qos.ingressRate -1"),
+        (qos(json!({ "ingressRate": 0 })), 7, "invalid qos.ingressRate 0"),
+        (qos(json!({ "ingressRate": 999 })), 7, "invalid qos.ingressRate 999"),
+        (
+            qos(json!({ "ingressRate": 34_359_738_361_u64 })),
+            7,
+            "invalid qos.ingressRate 3435973836",
+        ),
+        (qos(json!({ "ingressRate": 8000, "ingressBurst": 0 })), 7, "invalid qos.ingressBurst 0"),
+        (qos(json!({ "ingressBurst": 8000 })), 7, "no effect without qos.ingressRate"),
+        (qos(json!({ "egressRate": 0 })), 7, "invalid qos.egressRate 0"),
+        (
+            qos(json!({ "egressRate": 8000, "egressBurst": 8000 })),
+            7,
+            "qos.egressBurst has no effect",
+        ),
+        (qos(json!({ "ingressRate": "10M" })), 6, "qos.ingressRate: found \"10M\", wanted a whole"),
+        (qos(json!({ "queues": { "61440": {} } })), 7, "invalid queue \"61440\""),
+        (qos(json!({ "queues": { "1": { "maxRate": 0 } } })), 7, "invalid maxRate 0 of queue 1"),
+        (
+            qos(json!({ "queues": { "1": { "minRate": 30_000, "maxRate": 20_000 } } })),
+            7,
+            "invalid maxRate 20000 of queue 1",
+        ),
+        (qos(json!({ "queues": { "1": { "burst": -1 } } })), 7, "invalid burst -1 of queue 1"),
+        (
+            json!({ "bridge": "b", "port": "internal", "qos": { "egressRate": 8000 } }),
+            7,
+            "qos has no effect on a port that the switch makes",
+        ),
         (json!({ "bridge": "b", "runtimeConfig": { "mac": "x" } }), 7, "invalid MAC address"),
         (json!({ "bridge": 5 }), 6, "failed to load netconf"),
     ];
@@ -99,6 +130,44 @@ fn a_bridge_that_is_missing() {
         112,
         "failed to find bridge \"br9\"",
     );
+}
+
+/// Here the test is the switch: it takes the port as Open vSwitch does, and sets no limit, as Open
+/// vSwitch does where the kernel refuses it.
+#[test]
+fn limits_that_the_kernel_does_not_have() {
+    require_switch!();
+    let cases = [
+        (json!({ "ingressRate": 8000, "ingressBurst": 8000 }), "qos.ingressRate", "act_police"),
+        (json!({ "egressRate": 8000 }), "qos.egressRate", "sch_htb"),
+        (json!({ "queues": { "1": { "maxRate": 12_000 } } }), "qos.queues", "sch_htb"),
+    ];
+    let node = Node::new("ovs-no-limits");
+    let c1 = node.container("c1");
+    let ovs = Ovs::database_only(&node.lab);
+    let made = ["--", "set", "bridge", "br0", "datapath_id=1"];
+    ovs.vsctl(&[&["--no-wait", "add-br", "br0"], &made[..]].concat());
+    let (content, before) = (ovs.content(), Snapshot::take(&node.lab));
+    for (qos, key, module) in cases {
+        let keys = keys(&node, &ovs, json!({ "qos": qos }));
+        let error = thread::scope(|scope| {
+            let adding =
+                scope.spawn(|| node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().error());
+            while !adding.is_finished() {
+                let port = ovs.vsctl(&["--no-wait", "list-ports", "br0"]);
+                if !port.is_empty() {
+                    let take = ["--no-wait", "--if-exists", "set", "interface", &port, "ofport=1"];
+                    ovs.vsctl(&take);
+                }
+            }
+            adding.join().unwrap()
+        });
+        assert_eq!(error.code, 100, "{keys}: {error:?}");
+        assert!(error.msg.contains(key) && error.msg.contains("could not set"), "{error:?}");
+        assert!(error.details.contains(module), "{error:?}");
+        assert_eq!(content, ovs.content(), "{keys}");
+        before.assert_same(&Snapshot::take(&node.lab));
+    }
 }
 
 #[test]

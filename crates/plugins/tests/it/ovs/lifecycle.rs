@@ -106,8 +106,8 @@ fn ports_of_the_reference_are_removed_by_their_marks() {
 }
 
 #[test]
-fn ports_of_an_earlier_boot_go_with_the_first_add_and_gc() {
-    require_switch!();
+fn vm_ports_of_an_earlier_boot_go_with_the_first_add_and_gc() {
+    require_switch!("htb");
     let node = Node::new("ovs-boot");
     let ovs = switch(&node);
     let before = ovs.content();
@@ -132,11 +132,7 @@ fn check_names_what_has_drifted() {
     let node = Node::new("ovs-check");
     let ovs = switch(&node);
     let c1 = node.container("c1");
-    let keys = keys(
-        &node,
-        &ovs,
-        json!({ "vlan": 100, "protected": true, "qos": { "ingressRate": 1_000_000 } }),
-    );
+    let keys = keys(&node, &ovs, json!({ "vlan": 100, "protected": true }));
     let result = add(&node, &c1, &keys).call().ok();
     let port = result["interfaces"][0]["name"].as_str().unwrap().to_owned();
     let check = || node.run("ovs", "CHECK").to(&c1).config(keys.clone()).prev(&result).call();
@@ -149,9 +145,9 @@ fn check_names_what_has_drifted() {
             "is not protected any more",
         ),
         (
-            &["set", "interface", &port, "ingress_policing_rate=0"],
             &["set", "interface", &port, "ingress_policing_rate=1000"],
-            "ingress_policing_rate 0, the configuration asks for 1000",
+            &["set", "interface", &port, "ingress_policing_rate=0"],
+            "ingress_policing_rate 1000, the configuration asks for 0",
         ),
         (&["set", "port", &port, "trunks=5"], &["clear", "port", &port, "trunks"], "trunks [5]"),
         (

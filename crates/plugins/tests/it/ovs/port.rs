@@ -196,27 +196,42 @@ fn defaults_come_from_a_file() {
 }
 
 #[test]
-fn shaping_is_written_and_goes_with_the_port() {
-    require_switch!();
+fn vm_limits_of_what_is_received_are_written_and_go_with_the_port() {
+    require_switch!("htb");
     let node = Node::new("ovs-qos");
     let ovs = switch(&node);
     let before = ovs.content();
     let c1 = node.container("c1");
     let qos = json!({ "qos": {
-        "ingressRate": 1_000_000, "ingressBurst": 100_000, "egressRate": 5_000_000,
+        "egressRate": 5_000_000,
         "queues": { "0": { "maxRate": 3_000_000 }, "7": { "minRate": 1000, "priority": 1 } },
     }});
     let keys = keys(&node, &ovs, qos);
     let result = add(&node, &c1, &keys).call().ok();
     let port = result["interfaces"][0]["name"].as_str().unwrap();
-    assert_eq!(ovs.vsctl(&["get", "interface", port, "ingress_policing_rate"]), "1000");
-    assert_eq!(ovs.vsctl(&["get", "interface", port, "ingress_policing_burst"]), "100");
     let qos = ovs.vsctl(&["get", "port", port, "qos"]);
     assert_eq!(ovs.vsctl(&["get", "qos", &qos, "other_config:max-rate"]), "\"5000000\"");
     assert_eq!(
         ovs.vsctl(&["--columns=other_config", "list", "queue"]).matches("max-rate").count(),
         1
     );
+    node.run("ovs", "DEL").to(&c1).config(keys).call().silent();
+    assert_eq!(before, ovs.content());
+}
+
+#[test]
+fn vm_limits_of_what_is_sent_are_written_and_go_with_the_port() {
+    require_switch!("police");
+    let node = Node::new("ovs-police");
+    let ovs = switch(&node);
+    let before = ovs.content();
+    let c1 = node.container("c1");
+    let qos = json!({ "qos": { "ingressRate": 1_000_000, "ingressBurst": 100_000 } });
+    let keys = keys(&node, &ovs, qos);
+    let result = add(&node, &c1, &keys).call().ok();
+    let port = result["interfaces"][0]["name"].as_str().unwrap();
+    assert_eq!(ovs.vsctl(&["get", "interface", port, "ingress_policing_rate"]), "1000");
+    assert_eq!(ovs.vsctl(&["get", "interface", port, "ingress_policing_burst"]), "100");
     node.run("ovs", "DEL").to(&c1).config(keys).call().silent();
     assert_eq!(before, ovs.content());
 }
