@@ -15,6 +15,10 @@ use super::life::{assert_neighbours, needs_docker, published};
 use super::support::{Driver, LAN, assert_nothing_left_but, write_network};
 use crate::system::{NETWRIGHT, address_of, install, netwrightd};
 
+/// What the service leaves when it is killed.
+const LEFT: [&str; 2] =
+    ["files: /run/netwright/agent/repair.sock is new", "files: /run/netwright/plugins"];
+
 /// How long a repair may take on a busy machine.
 const BACK: Duration = Duration::from_secs(60);
 
@@ -186,8 +190,8 @@ pub(super) fn flushed(engine: Engine) {
     drop((web, other, young));
     docker.remove(&["web", "other", "young"]);
     docker.run(&["network", "rm", "lan", "zone"]);
-    // This is left by the killed service itself.
-    assert_nothing_left_but(&lab, &before, &["files: /run/netwright/agent/repair.sock is new"]);
+    // These are left by the killed service itself.
+    assert_nothing_left_but(&lab, &before, &LEFT);
     drop(driver);
 }
 
@@ -256,7 +260,7 @@ pub(super) fn covered(engine: Engine) {
     drop((web, other));
     docker.remove(&["web", "other"]);
     docker.run(&["network", "rm", "lan"]);
-    assert_nothing_left_but(&lab, &before, &["files: /run/netwright/agent/repair.sock is new"]);
+    assert_nothing_left_but(&lab, &before, &LEFT);
     drop(driver);
 }
 
