@@ -326,6 +326,8 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
             Ok(found) => page = Some(found),
             // The service may be starting again.
             Err(CommandFailure::NotJudged(why)) if !silent => {
+                // What helps is told by a command that ends.
+                let why: Vec<&str> = why.iter().filter_map(|why| why.lines().next()).collect();
                 crate::complain(&format!("{}; asking again\n", why.join("; ")));
                 silent = true;
             }

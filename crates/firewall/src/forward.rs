@@ -139,7 +139,7 @@ pub fn blockers(index: &Index, sender: &Sender<'_>) -> Result<Vec<Drops>, Firewa
         };
         let by_default = drops_forward(&observed);
         let is_certain = judge.legacy(&mut socket, index, family, &observed).map_err(failed)?;
-        let blocker = Blocker::Iptables { family: family, legacy: true };
+        let blocker = Blocker::Iptables { family, legacy: true };
         add(&mut found, blocker, by_default, is_certain);
     }
     cni::order::sort(&mut found);

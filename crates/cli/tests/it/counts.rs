@@ -192,7 +192,6 @@ type Limit = (&'static str, [usize; 5]);
 
 #[track_caller]
 fn hold(found: &[(String, Counts)], limits: &[Limit]) {
-    println!("{found:#?}");
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, limits.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let over = found.iter().zip(limits).filter(|((_, counts), (_, limit))| {

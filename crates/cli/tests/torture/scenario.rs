@@ -125,11 +125,14 @@ impl Scenario {
         Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
     }
 
-    /// A veth pair whose end is a port, or a port of the switch's own. It has a rate limit, so
-    /// there are rows that are not removed with a port.
+    /// A veth pair whose end is a port, or a port of the switch's own. The pair has a rate limit, so
+    /// there are rows that are not removed with a port; the switch's own ports can have none.
     pub(crate) fn ovs(name: &'static str, port: &str) -> Self {
-        let plugin = json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port,
-                             "qos": { "egressRate": 8_000_000 }, "ipam": ipam() });
+        let mut plugin =
+            json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port, "ipam": ipam() });
+        if port == "veth" {
+            plugin["qos"] = json!({ "egressRate": 8_000_000 });
+        }
         Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 

@@ -125,7 +125,7 @@ impl Node {
         match &own_plugins {
             Ok(own) => path.push(own.dir().to_owned()),
             Err(error) => {
-                tracing::warn!(%error, "only plugins of these folders are used: {path:?}")
+                tracing::warn!(%error, "only plugins of these folders are used: {path:?}");
             }
         }
         let runtime = |cache: &PathBuf| {

@@ -175,7 +175,7 @@ pub fn accept(
 pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in IpFamily::ALL {
-        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
+        let done = Tool { family, legacy }.change(TABLE, |observed, restore| {
             for chain in [DOCKER_USER, FORWARD] {
                 restore
                     .delete_rules(observed, chain, |rule| owner(rule).is_some_and(|o| doomed(&o)));

@@ -96,7 +96,7 @@ pub fn add(
 pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in IpFamily::ALL {
-        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
+        let done = Tool { family, legacy }.change(TABLE, |observed, restore| {
             restore.delete_chain(observed, &chain_name(key));
             restore.delete_chain(observed, &old_snat_chain_name(key));
         });

@@ -58,7 +58,7 @@ pub fn add(
 pub fn remove(key: &AttachmentKey, addresses: &[IpNet], legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in IpFamily::ALL {
-        let done = Tool { family: family, legacy }.change(TABLE, |observed, restore| {
+        let done = Tool { family, legacy }.change(TABLE, |observed, restore| {
             plan_remove(key, addresses, observed, restore);
         });
         match done {
