@@ -91,7 +91,9 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
         .advise(format!(
             "set a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
         ));
+    // What the gateway answers waits in the bucket too.
     let kinds = [
+        WayKind::Gateway,
         WayKind::Outside,
         WayKind::Between,
         WayKind::FromNode,
