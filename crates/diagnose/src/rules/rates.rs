@@ -7,6 +7,7 @@ use crate::Look;
 use crate::command::within;
 use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
+use crate::trial::{Trial, Trials};
 
 pub(super) const RULE: Rule =
     Rule { judges: "limits of rates", ids: &["rate-too-low"], judge, ..Rule::NONE };
@@ -19,11 +20,25 @@ const REDIRECTED: &str = "ifb";
 /// How long a packet may take, in milliseconds.
 const SLOW_MS: u64 = 400;
 
+/// What waits in a bucket; what the gateway answers does, too.
+const KINDS: [WayKind; 8] = [
+    WayKind::Gateway,
+    WayKind::Outside,
+    WayKind::Between,
+    WayKind::FromNode,
+    WayKind::Published,
+    WayKind::PublishedHere,
+    WayKind::Names,
+    WayKind::Nodes,
+];
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == Family::V4));
+    let trials = Trials::of(look);
     let mut found = Vec::new();
     for container in containers(look) {
+        let loses = KINDS.iter().any(|kind| trials.of_way(container, *kind, None) == Trial::Fails);
         let mut limited: Vec<(&Link, bool)> = Vec::new();
         let every = FAMILIES.iter().flat_map(|family| Site::every(look.scene, container, *family));
         let own = container.attachments.iter().map(|one| one.ifname.as_str());
@@ -41,7 +56,8 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         limited.sort_by_key(|(link, is_inside)| (*is_inside, link.index));
         limited.dedup_by_key(|(link, is_inside)| (*is_inside, link.index));
         let too_low = limited.into_iter().filter_map(|(link, is_inside)| {
-            told(link, container, is_inside).map(|finding| finding.hits(container.id.clone()))
+            told(link, container, is_inside, loses)
+                .map(|finding| finding.hits(container.id.clone()))
         });
         found.extend(too_low);
     }
@@ -49,8 +65,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// A bucket through which a packet of the link's size takes more than a second, or never passes. One
-/// that may get only some of the packets is a warning.
-fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> {
+/// that may get only some of the packets is a warning; so is a slow one as long as the container
+/// loses nothing.
+fn told(link: &Link, container: &Container, is_inside: bool, loses: bool) -> Option<Finding> {
     let rate = link.rate?;
     let name = &link.name;
     let (object, whose, tool) = if is_inside {
@@ -79,7 +96,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
             "{sender} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
         )
     } else if let Some(takes_ms) = takes_ms.filter(|takes_ms| SLOW_MS <= *takes_ms) {
-        severity = Severity::Warning;
+        severity = if loses { severity } else { Severity::Warning };
         format!(
             "{sender} may send {bits} bit/s, so a packet of {mtu} bytes takes {takes_ms} ms, and transfers nearly stop"
         )
@@ -91,18 +108,7 @@ fn told(link: &Link, container: &Container, is_inside: bool) -> Option<Finding> 
         .advise(format!(
             "set a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
         ));
-    // What the gateway answers waits in the bucket too.
-    let kinds = [
-        WayKind::Gateway,
-        WayKind::Outside,
-        WayKind::Between,
-        WayKind::FromNode,
-        WayKind::Published,
-        WayKind::PublishedHere,
-        WayKind::Names,
-        WayKind::Nodes,
-    ];
-    Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, None)))
+    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, None)))
 }
 
 #[cfg(test)]
