@@ -372,7 +372,8 @@ impl<'a> Call<'a> {
         self.write_stderr(line.as_bytes());
     }
 
-    pub(crate) fn write_stderr(&self, text: &[u8]) {
+    /// Writes to standard error what a plugin wrote there that this one has called.
+    pub fn write_stderr(&self, text: &[u8]) {
         let mut stderr = self.stderr.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         stderr.extend_from_slice(text);
     }

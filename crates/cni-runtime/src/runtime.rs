@@ -231,8 +231,8 @@ impl<'e> Runtime<'e> {
 
     /// Returns a runtime for the attachment that these records are of. Only the plugin that made
     /// something knows how to compare and remove it: where the executor's own recorded something, it
-    /// comes before others of its name, whichever the path names first. So do the address plugins
-    /// that it calls: the folders come first in which the executor has it.
+    /// comes before others of its name, whichever the path names first. For the address plugins that
+    /// it calls, the folders come first in which the executor's own is.
     #[must_use]
     pub fn for_records(&self, records: &[Record]) -> Self {
         let mut this = self.clone();

@@ -29,6 +29,7 @@ pub(super) fn remove(call: &Call<'_>, index: &Index, failures: &mut Failures) {
         }
         let config = config.to_string();
         let output = respond(plugin, call.env(), &mut config.as_bytes(), call.context());
+        call.write_stderr(&output.stderr);
         let removed = output.into_stdout().map(drop);
         failures.note(format_args!("remove what {} left", plugin.name()), removed);
     }
