@@ -424,7 +424,7 @@ impl KubeApi {
     /// Waits until a condition of the server holds.
     ///
     /// # Panics
-    /// When it does not within half a minute.
+    /// When it does not within [`TIMEOUT`].
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !holds(self) {

@@ -271,19 +271,20 @@ fn drops_are_followed_from_where_they_were() {
         .spawn()
         .unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let lines: Vec<String> = told.by_ref().take(3).collect();
+    child.kill().unwrap();
     assert_eq!(
-        told.next().unwrap(),
+        lines[0],
         "2 dropped since the service began to listen (2 into pods, 0 out of pods), 2 listed"
     );
     assert_eq!(
-        told.next().unwrap(),
+        lines[1],
         "9 dropped since the service began to listen (9 into pods, 0 out of pods), 4 listed; 5 were more \
          than are logged in a second"
     );
     // The service is gone, and the command keeps asking.
-    let gone = told.next().unwrap();
+    let gone = &lines[2];
     assert!(gone.contains("no program listens at") && gone.ends_with("; asking again"), "{gone}");
-    child.kill().unwrap();
     let said: Vec<String> =
         BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
     child.wait().unwrap();
