@@ -246,6 +246,12 @@ impl Trace {
                     // its parent is killed now.
                     self.meet(Pid::from_raw(new));
                 }
+                // The next stop is the end of `execve` even if its begin was before the trace.
+                if event == libc::PTRACE_EVENT_EXEC
+                    && let Some(task) = self.tasks.get_mut(&pid)
+                {
+                    task.is_inside = true;
+                }
                 self.resume(pid, None);
             }
             WaitStatus::Stopped(_, signal) => self.resume(pid, Some(signal)),
