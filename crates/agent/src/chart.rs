@@ -1,6 +1,18 @@
 //! What the Helm chart (`deploy/chart`) has of the lists here: what each service may do, and which
 //! values there are. `docker` is not part of it: it mounts namespaces that must outlive it, which a
 //! container cannot.
+//!
+//! A runtime confines a container as its manifest says and makes `/proc/sys` read-only, but plugins
+//! set sysctls in pods. So no service is privileged: with `--confine` it makes `/proc/sys/net`
+//! writable in its own mounts, by the CAP_SYS_ADMIN that it has to enter namespaces, and then
+//! confines itself. `routing` has no CAP_SYS_ADMIN: the node's folder is mounted for it, and
+//! `NETWRIGHT_SYSCTL_DIR` names it. A kubelet notifies no process of a changed file, so with
+//! `--follow` a service reads its files every two seconds.
+//!
+//! The configuration is a projected volume: `netwrightd` does not read one that others can write.
+//! The kinds are in `crds/`, so that no `helm uninstall` deletes what people have defined. `mode:
+//! remove` detaches no running pod: it waits until no service there would restore something, and
+//! names the nodes that are left.
 
 use serde_json::{Map, Value, json};
 

@@ -3,6 +3,10 @@
 //!
 //! [`Plugin::validate`] and [`Plugin::fits_host`] of each plugin run in this process, with the
 //! object that a runtime would pass. Plugins that are not ours are not judged.
+//!
+//! `validate` is ADD's own parser: two parsers of one configuration drift apart. `fits_host` does
+//! not refuse what is missing, because it may come later; `lint` shows what it refuses as a
+//! warning, because the file may be for another host. STATUS begins with both.
 
 use cni::config::IpamHead;
 use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};

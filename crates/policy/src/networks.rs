@@ -15,6 +15,12 @@
 //!
 //! The caller says, of every object, what is so now, and gets back the steps that follow. It makes
 //! them in their order, together with those of the pods' own network.
+//!
+//! `eth0` is on the pod's own network, every other interface on a further one. A network that is
+//! seen at several interfaces (a bridge that filters VLANs, a VRF of the host) is refused by the
+//! plugin. Two networks of one node with the same addresses share connection tracking, so a
+//! connection is cut only if every network that has its ends here forbids it. A host on a further
+//! network that has the address of a pod of this node is judged, at its end, as that pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

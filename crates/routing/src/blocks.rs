@@ -13,6 +13,13 @@
 //! The records of all blocks decide what a block loses to, never their order. A block that a list
 //! lacks yields to one that is there. A smaller block yields to a larger one that contains it. Of
 //! equal ones the first name of a space counts. An address that a pod keeps yields to nothing.
+//!
+//! A record only gives a peer one more prefix, so a wrong record leads packets at worst to a wrong
+//! node of the cluster. Blocks outside the ranges of the spaces are refused. While records cannot
+//! be read, blocks stay, and a list that would remove more than half of them, and more than three,
+//! is held back. For a moment other nodes answer "unreachable" for a new block; while a route leads
+//! to its former holder, `ptp` refuses its addresses with "try again". Every node reads each change
+//! of a record: some 10 KiB a second with 200 nodes and one pod a second.
 
 mod judge;
 mod tell;

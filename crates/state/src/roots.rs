@@ -93,6 +93,10 @@ impl Roots {
     }
 
     /// Returns the same folders for one call, and collects what that call cannot read.
+    ///
+    /// A garbled record no longer says anything, and is skipped. One that the kernel refused to
+    /// read (EIO, EMFILE, …) says something that the next call may find out. So DEL and GC then do
+    /// everything else, fail with code 105, and leave the record.
     #[must_use]
     pub fn for_one_call(&self) -> Roots {
         Roots { unread: UnreadFile::default(), ..self.clone() }

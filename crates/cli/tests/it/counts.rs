@@ -217,7 +217,7 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
         // call. Memory grows with the rules of all chains, which are made once for the comparison.
         // Two calls find whether the attachment has a record, two whether its pair is there, and one
         // reads what processes in the namespace see. The record has the `ipam` object: 3 KiB. The
-        // file of the address plugin's name is read: it names the executable (decision 0078).
+        // file of the address plugin's name is read (`commands/install.rs`).
         ("bridge ADD", [229, 15, 28, 0, 391]),
         // Five calls find whether a program has the port; among them one socket is bound and
         // closed.
@@ -241,8 +241,8 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
 fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts-chain").attach_and_detach(together);
-    // Each chained plugin looks for a record of an earlier ADD, and the file of its name is read: it
-    // names the executable (decision 0078). `portmap` reads whether the reverse path filter is
+    // Each chained plugin looks for a record of an earlier ADD, and the file of its name is read
+    // (`commands/install.rs`). `portmap` reads whether the reverse path filter is
     // strict: two sysctls.
     hold(&found, &[("chain ADD", [431, 27, 59, 0, 877]), ("chain DEL", [427, 32, 48, 2, 873])]);
 }

@@ -31,6 +31,14 @@
 //! transaction, and then answers plugins. A plugin waits for two seconds. So the loop does not wait
 //! for a disk, and takes the requests of plugins before other work. Nothing is removed when the
 //! service ends.
+//!
+//! Records that the plugin `policy` writes say which pods are here. The service reads all of them
+//! at its start, once a minute, and before it writes its whole table; a message only makes it look
+//! at once. If messages alone said it, a lost one would leave a pod open, or an address closed for
+//! ever. Plugin and service share a lock, so that no table is written without an address that a
+//! plugin has just closed. A packet in the middle of an unknown TCP connection is reset if an end
+//! has policies in the other direction: otherwise a connection that was cut would revive in
+//! reverse. If another program empties connection tracking, connections of such pods are reset too.
 
 mod add_queue;
 pub(crate) mod answers;

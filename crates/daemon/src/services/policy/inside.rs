@@ -4,6 +4,12 @@
 //! opened for each change and closed again, since an open socket would keep it alive after its
 //! container. The container may have changed the table in it: the service compares the table and
 //! puts it right, and draws no conclusions from it.
+//!
+//! The key of such a table is the interface alone: an address that nothing recorded would lead to
+//! no verdict. If the addresses of an interface lead to different chains, it is closed. Drops are
+//! counted and not logged, because logging would need an open socket there. Rejected: a program of
+//! `tc` (it has no connection tracking), egress of `netdev` (the connection is not known yet), and
+//! the table's flag `owner` (the end of the service would open everything).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
