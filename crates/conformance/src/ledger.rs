@@ -73,43 +73,6 @@ pub fn reason_of(rule: &str) -> Option<&'static str> {
     WITHOUT_CASE.iter().find(|(_, rules)| rules.contains(&rule)).map(|(reason, _)| *reason)
 }
 
-/// Whether a case is one of the DELs that lack some of what a runtime passes. `docs/conformance.md`
-/// has one row for all of them.
-fn is_combination(case: &crate::Case) -> bool {
-    case.rules == ["del-tolerates-missing"] && case.id.starts_with("del-without-")
-}
-
-/// Writes the table of all cases, for `docs/conformance.md`.
-#[must_use]
-pub fn table_of_cases() -> String {
-    let mut text =
-        "| case | level | requirement | rule, or source |\n|---|---|---|---|\n".to_owned();
-    let mut is_written = false;
-    for case in crate::cases() {
-        let (mut id, mut requirement) = (case.id, case.text.to_owned());
-        if is_combination(case) {
-            if is_written {
-                continue;
-            }
-            is_written = true;
-            let count = crate::cases().filter(|case| is_combination(case)).count();
-            id = "del-without-…";
-            requirement = format!(
-                "DEL without CNI_NETNS, `prevResult`, `runtimeConfig`, CNI_ARGS, in each combination \
-                 ({count} cases), succeeds and cleans up."
-            );
-        }
-        let rules: Vec<_> = case.rules.iter().map(|rule| format!("`{rule}`")).collect();
-        let source = match case.section.split_once(' ') {
-            _ if !rules.is_empty() => rules.join(", "),
-            Some((number, _)) => format!("§{number}"),
-            None => case.section.to_owned(),
-        };
-        let _ = writeln!(text, "| `{id}` | {} | {requirement} | {source} |", case.level);
-    }
-    text
-}
-
 /// Lists the rules of the specification that have no case, each reason once, for
 /// `docs/conformance.md`.
 #[must_use]
