@@ -11,7 +11,7 @@ use crate::net::spec::{Addresses, NetworkSpec};
 use crate::shell::Format;
 
 /// The heading over what every command takes.
-const COMMON: &str = "Common options";
+pub(crate) const COMMON: &str = "Common options";
 
 const AFTER_HELP: &str = "\
 A CONTAINER is named by the path of its network namespace, by the name `ip netns` knows, by the

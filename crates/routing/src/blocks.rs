@@ -18,8 +18,7 @@
 //! node of the cluster. Blocks outside the ranges of the spaces are refused. While records cannot
 //! be read, blocks stay, and a list that would remove more than half of them, and more than three,
 //! is held back. For a moment other nodes answer "unreachable" for a new block; while a route leads
-//! to its former holder, `ptp` refuses its addresses with "try again". Every node reads each change
-//! of a record: some 10 KiB a second with 200 nodes and one pod a second.
+//! to its former holder, `ptp` refuses its addresses with "try again".
 
 mod judge;
 mod tell;

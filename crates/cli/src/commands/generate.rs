@@ -18,8 +18,8 @@ const NAME: &str = "netwright";
 const MARKDOWN_HEAD: &str = "\
 # The command line
 
-Made from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright` writes it
-anew.
+Made from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p
+netwright` writes it anew. Every command takes the common options of the first one.
 ";
 
 /// Writes a completion script to standard output.
@@ -149,17 +149,32 @@ fn roff(text: &str) -> String {
 fn markdown() -> String {
     let mut command = args::command().term_width(100);
     command.build();
+    let help = help_of(&mut command.clone());
+    let common = format!("\n\n{}", common_options(&help));
     let mut text = MARKDOWN_HEAD.to_owned();
-    section(&mut text, NAME, &mut command.clone());
+    section(&mut text, NAME, &help);
     for subcommand in command.get_subcommands_mut().filter(|subcommand| !subcommand.is_hide_set()) {
         let name = format!("{NAME} {}", subcommand.get_name());
-        section(&mut text, &name, subcommand);
+        section(&mut text, &name, &help_of(subcommand).replace(&common, ""));
     }
     text
 }
 
-fn section(text: &mut String, name: &str, command: &mut clap::Command) {
+fn help_of(command: &mut clap::Command) -> String {
     let help = command.render_long_help().to_string();
     let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
-    text.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n")));
+    lines.join("\n")
+}
+
+/// Returns what a help text says of the options that every command takes.
+fn common_options(help: &str) -> String {
+    let heading = format!("{}:", args::COMMON);
+    let is_option = |line: &&str| line.is_empty() || line.starts_with(' ');
+    let mut lines = help.lines().skip_while(|line| *line != heading);
+    let found: Vec<&str> = lines.next().into_iter().chain(lines.take_while(is_option)).collect();
+    found.join("\n").trim_end().to_owned()
+}
+
+fn section(text: &mut String, name: &str, help: &str) {
+    text.push_str(&format!("\n## `{name}`\n\n```text\n{help}\n```\n"));
 }
