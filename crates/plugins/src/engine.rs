@@ -24,6 +24,13 @@
 //! | `any_kind` | a kind without its type: what CHECK, repair, DEL and GC ask it |
 //! | `picture`, `compare`, `restore` | what the kernel has; an item beside it; an item restored |
 //! | `sample` | an attachment, for tests of what it wants |
+//!
+//! A removal that fails keeps the record, so that DEL or GC can be repeated. A kind says which
+//! namespace its removal needs ([`NetnsEntry`]): if that lives and cannot be entered, the removal
+//! fails and forgets nothing. [`Kind::attach`] makes a new attachment in few messages without
+//! reading it; CHECK after ADD shows that it agrees with what is wanted. Every error becomes a
+//! `Failure` (`shared/failure.rs`), which alone decides code and words. `chain`, `flannel`,
+//! `multi`, `netwright-multi`, `loopback` and IPAM plugins are not kinds.
 
 mod addresses;
 mod any_kind;

@@ -1,5 +1,5 @@
 //! When an address or an attachment stays. These tests check the order of the engine's steps
-//! (decision 0049), which shows only if something fails, or another call comes, at a certain
+//! (`plugins::engine`), which shows only if something fails, or another call comes, at a certain
 //! moment.
 
 use std::fs;

@@ -4,6 +4,13 @@
 //! has lost its routes only once it is up. What is wanted is said anew too: a bridge that was
 //! created again is another place for claims. A sound attachment costs one round, which is CHECK;
 //! that of a chained plugin is not even locked.
+//!
+//! CHECK reports all differences; repair restores them and reports what remains. An item is
+//! restored at most twice, so that two that undo each other do not keep a repair going. If a link
+//! is gone, or belongs to another attachment by now, items that need it are neither compared nor
+//! restored. A kind of item that only one plugin has is that plugin's (`Wants::compare`,
+//! `Wants::restore`). Repair restores a lost claim on an address; CHECK does not report it. A
+//! namespace is opened only when an item needs it.
 
 use cni::{AddResult, ItemDrift};
 use cni_plugin::{Call, Delegate, Outcome, codes};
