@@ -19,7 +19,7 @@ const MARKDOWN_HEAD: &str = "\
 # The command line
 
 Made from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p
-netwright` writes it anew. Every command takes the common options of the first one.
+netwright` writes it anew. Every command takes `--help`, and the common options of the first one.
 ";
 
 /// Writes a completion script to standard output.
@@ -155,7 +155,7 @@ fn markdown() -> String {
     section(&mut text, NAME, &help);
     for subcommand in command.get_subcommands_mut().filter(|subcommand| !subcommand.is_hide_set()) {
         let name = format!("{NAME} {}", subcommand.get_name());
-        section(&mut text, &name, &help_of(subcommand).replace(&common, ""));
+        section(&mut text, &name, &without_common(&help_of(subcommand), &common));
     }
     text
 }
@@ -173,6 +173,17 @@ fn common_options(help: &str) -> String {
     let mut lines = help.lines().skip_while(|line| *line != heading);
     let found: Vec<&str> = lines.next().into_iter().chain(lines.take_while(is_option)).collect();
     found.join("\n").trim_end().to_owned()
+}
+
+/// Leaves out the options that every command takes: the program's own help has them.
+fn without_common(help: &str, common: &str) -> String {
+    let mut help = help.replace(common, "");
+    for text in ["Print help (see a summary with '-h')", "Print help"] {
+        let option = format!("  -h, --help\n          {text}");
+        let alone = format!("\n\nOptions:\n{option}");
+        help = help.replace(&alone, "").replace(&format!("\n\n{option}"), "");
+    }
+    help
 }
 
 fn section(text: &mut String, name: &str, help: &str) {
