@@ -47,7 +47,7 @@ use kernel::nft::{Batch, Element, KeyType};
 
 use self::layout::Set;
 use self::ranges::{Net, Ranges};
-use self::state::{Entry, TableState};
+use crate::declared::Span;
 
 pub use self::opener::{OpenError, Opener};
 pub use self::table::ClusterTable;
@@ -212,15 +212,7 @@ impl ClusterFilter {
         all.outermost().collect()
     }
 
-    /// Compares the filter with what is there.
-    fn difference(&self, found: &TableState) -> Difference {
-        if !found.exists {
-            return Difference::new(vec![state::no_table()], self.batch());
-        }
-        TableState::of(self).difference(found, self)
-    }
-
-    fn add(&mut self, member: &Member, net: Option<&mut Net<(Set, Entry)>>) {
+    fn add(&mut self, member: &Member, net: Option<&mut Net<(Set, Span)>>) {
         match place(member) {
             Place::Address(set, prefix) => {
                 let step = self.addresses.entry(set).or_default().add(prefix);
@@ -230,13 +222,13 @@ impl ClusterFilter {
                 let count = self.links.entry((set, name.to_owned())).or_default();
                 *count = count.saturating_add(1);
                 if let (1, Some(net)) = (*count, net) {
-                    net.come((set, Entry::ifname(name)));
+                    net.come((set, state::ifname(name)));
                 }
             }
         }
     }
 
-    fn remove(&mut self, member: &Member, net: Option<&mut Net<(Set, Entry)>>) {
+    fn remove(&mut self, member: &Member, net: Option<&mut Net<(Set, Span)>>) {
         match place(member) {
             Place::Address(set, prefix) => {
                 let step = self.addresses.entry(set).or_default().remove(prefix);
@@ -249,7 +241,7 @@ impl ClusterFilter {
                 if *count == 0 {
                     self.links.remove(&key);
                     if let Some(net) = net {
-                        net.go((set, Entry::ifname(name)));
+                        net.go((set, state::ifname(name)));
                     }
                 }
             }
@@ -257,17 +249,17 @@ impl ClusterFilter {
     }
 
     /// Lists the elements of a set.
-    fn entries(&self, set: Set) -> BTreeSet<Entry> {
+    fn entries(&self, set: Set) -> BTreeSet<Span> {
         if set.key() == KeyType::IfName {
-            return self.names(set).map(Entry::ifname).collect();
+            return self.names(set).map(state::ifname).collect();
         }
-        self.outermost(set).map(Entry::range).collect()
+        self.outermost(set).map(state::range).collect()
     }
 
     /// Lists the same for a transaction, in their order.
     fn elements(&self, set: Set) -> Vec<Element> {
         if set.key() == KeyType::IfName {
-            return self.names(set).map(|name| Entry::ifname(name).element(set)).collect();
+            return self.names(set).map(|name| state::ifname(name).element(false)).collect();
         }
         self.outermost(set).map(|prefix| state::element(set, prefix)).collect()
     }
@@ -305,31 +297,35 @@ fn place(member: &Member) -> Place<'_> {
     Place::Address(if prefix.addr().is_ipv4() { v4 } else { v6 }, prefix)
 }
 
-fn take(set: Set, step: ranges::Step, net: Option<&mut Net<(Set, Entry)>>) {
+fn take(set: Set, step: ranges::Step, net: Option<&mut Net<(Set, Span)>>) {
     let Some(net) = net else { return };
     for prefix in step.gone {
-        net.go((set, Entry::range(prefix)));
+        net.go((set, state::range(prefix)));
     }
     for prefix in step.came {
-        net.come((set, Entry::range(prefix)));
+        net.come((set, state::range(prefix)));
     }
 }
 
 /// Removals come first: new ranges may overlap old ones.
-fn batch_of(net: Net<(Set, Entry)>) -> Batch {
+fn batch_of(net: Net<(Set, Span)>) -> Batch {
     let mut batch = Batch::new();
     for (set, entries) in by_set(net.gone) {
-        let elements = entries.into_iter().map(|entry| entry.element(set));
+        let elements = entries.into_iter().map(|entry| entry.element(set.has_ranges()));
         batch.delete_elements(&layout::table(), set.name(), elements);
     }
     for (set, entries) in by_set(net.came) {
-        add(&mut batch, set, entries.into_iter().map(|entry| entry.element(set)).collect());
+        add(
+            &mut batch,
+            set,
+            entries.into_iter().map(|entry| entry.element(set.has_ranges())).collect(),
+        );
     }
     batch
 }
 
-fn by_set(all: BTreeSet<(Set, Entry)>) -> BTreeMap<Set, BTreeSet<Entry>> {
-    let mut sets: BTreeMap<Set, BTreeSet<Entry>> = BTreeMap::new();
+fn by_set(all: BTreeSet<(Set, Span)>) -> BTreeMap<Set, BTreeSet<Span>> {
+    let mut sets: BTreeMap<Set, BTreeSet<Span>> = BTreeMap::new();
     for (set, entry) in all {
         sets.entry(set).or_default().insert(entry);
     }

@@ -136,9 +136,16 @@ pub(crate) fn meanings(
     }
     let mut by_chain: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
     for rule in rules {
-        by_chain.entry(rule.chain).or_default().push(Meaning::of(table, &rule.exprs));
+        let meaning = Meaning::of(rule.table.family, &set_keys, &rule.exprs);
+        by_chain.entry(rule.chain).or_default().push(meaning);
     }
     by_chain
+}
+
+/// Returns the types of a key of a set of these tables, by the set's name.
+pub(crate) fn set_keys(name: &str) -> Vec<KeyType> {
+    let ours = Set::ALL.iter().find(|ours| ours.name() == name);
+    ours.map(|ours| key_types(*ours)).unwrap_or_default()
 }
 
 fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {

@@ -34,6 +34,7 @@
 
 mod close;
 pub mod cluster;
+mod declared;
 mod difference;
 pub mod element;
 mod engine;

@@ -9,7 +9,8 @@
 //! - One bit is compared with 0 by `!=`, or with 1 by `==`.
 //! - A range is compared by its two ends, or at once; a range of one value by `==`.
 //! - The EtherType of a frame is compared in the frame, or beside it.
-//! - The IP version is compared, or ICMPv6 or a translation implies it.
+//! - The IP version is compared, or ICMPv6 or a translation implies it; TCP is compared, or a reset
+//!   implies it.
 //! - Registers, the order of comparisons, and counters.
 //!
 //! nft does not show a protocol that a field implies, but it writes that comparison again when it
@@ -19,17 +20,19 @@
 //! of those that the rule should have, and that are missing.
 
 use kernel::nft::{
-    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, Family, FibFlags, FibResult, LookupTo, MetaKey,
-    NatKind, PayloadBase, Register, Verdict,
+    BitwiseExpr, CmpOp, CtDirection, CtKey, Expr, Family, FibFlags, FibResult, KeyType, LookupTo,
+    MetaKey, NatKind, PayloadBase, Register, RejectKind, RtKey, Verdict,
 };
 
-use crate::element::{Set, Table};
-use crate::layout;
+/// Returns the types of a set's key, by the set's name; none of a set that is not ours.
+pub(crate) type SetKeys<'a> = &'a dyn Fn(&str) -> Vec<KeyType>;
 
 /// What is known of the EtherType beside the packet.
 const ETHERTYPE: Source = Source::Meta(MetaKey::Protocol);
 /// RFC 4443 §2.1: the protocol number of ICMPv6.
 const ICMP6: Bits = Bits { of: Source::Meta(MetaKey::L4Proto), byte: 0, mask: u8::MAX, value: 58 };
+/// RFC 9293 §7: the protocol number of TCP.
+const TCP: Bits = Bits { of: Source::Meta(MetaKey::L4Proto), byte: 0, mask: u8::MAX, value: 6 };
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_MAP_IPS and
 /// NF_NAT_RANGE_PROTO_SPECIFIED: the kernel adds them where there is an address, and a port.
 const IMPLIED: u32 = 0b11;
@@ -81,6 +84,15 @@ enum Act {
         key: MetaKey,
         value: Box<RegisterContent>,
     },
+    /// It writes into an option of the TCP header.
+    WritesOption {
+        option: u8,
+        offset: u32,
+        len: u32,
+        value: Box<RegisterContent>,
+    },
+    /// It does something for which it needs no register.
+    Does(Box<Expr>),
     /// It does what no rule of ours does.
     Other,
 }
@@ -121,6 +133,7 @@ enum Source {
     Meta(MetaKey),
     Connection(CtKey, Option<CtDirection>),
     Routes(FibResult, FibFlags),
+    Route(RtKey),
     /// The rule has it.
     Constant,
     /// The map that was asked last.
@@ -224,9 +237,7 @@ impl Registers {
     }
 
     /// Returns where the parts of a key come from; nothing for a set that is not ours.
-    fn key(&self, set: &str, first: Register) -> Vec<(Source, u32)> {
-        let ours = Set::ALL.iter().find(|ours| ours.name() == set);
-        let kinds = ours.map(|ours| layout::key_types(*ours)).unwrap_or_default();
+    fn key(&self, kinds: Vec<KeyType>, first: Register) -> Vec<(Source, u32)> {
         let mut parts = Vec::with_capacity(kinds.len());
         let mut next = Some(first);
         for kind in kinds {
@@ -239,18 +250,18 @@ impl Registers {
 }
 
 impl Meaning {
-    /// Reads a rule of a table.
-    pub(crate) fn of(table: Table, rule: &[Expr]) -> Self {
+    /// Reads a rule of a table of this family, whose sets have these keys.
+    pub(crate) fn of(family: Family, sets: SetKeys<'_>, rule: &[Expr]) -> Self {
         let mut meaning = Meaning::default();
         let mut registers = Registers::default();
         for expr in rule {
             match loads(expr) {
                 Some((register, loaded)) => registers.put(register, loaded),
-                None => meaning.read(expr, &mut registers),
+                None => meaning.read(expr, sets, &mut registers),
             }
         }
         meaning.join_ranges();
-        meaning.join_protocols(table);
+        meaning.join_protocols(family);
         cni::order::sort(&mut meaning.conditions);
         meaning.conditions.dedup();
         meaning
@@ -267,7 +278,7 @@ impl Meaning {
         agree && self.acts == ours.acts
     }
 
-    fn read(&mut self, expr: &Expr, registers: &mut Registers) {
+    fn read(&mut self, expr: &Expr, sets: SetKeys<'_>, registers: &mut Registers) {
         match expr {
             Expr::Bitwise(by) => {
                 let masked = registers.at(by.source).masked(by);
@@ -289,7 +300,7 @@ impl Meaning {
                 }
             }
             Expr::Lookup { set, register, to } => {
-                let key = registers.key(set, *register);
+                let key = registers.key(sets(set), *register);
                 let to = match to {
                     LookupTo::Register(register) => {
                         registers.put(*register, RegisterContent::new(Source::Map, 0));
@@ -353,15 +364,19 @@ impl Meaning {
     }
 
     /// Makes one comparison of those that say the same of the protocols below a field.
-    fn join_protocols(&mut self, table: Table) {
+    fn join_protocols(&mut self, table: Family) {
         for condition in &mut self.conditions {
             if let Condition::Is(bits) = condition
-                && table == Table::Bridge
+                && table == Family::Bridge
                 && bits.of == Source::Packet(PayloadBase::Link)
                 && matches!(bits.byte, 12 | 13)
             {
                 *bits = Bits { of: ETHERTYPE, byte: bits.byte - 12, ..*bits };
             }
+        }
+        // nftables src/evaluate.c `stmt_evaluate_reset`.
+        if self.acts.iter().any(resets) {
+            self.conditions.push(Condition::Is(TCP));
         }
         // A translation leaves packets of the other version alone (linux net/netfilter/nft_nat.c
         // `nft_nat_inet_eval`).
@@ -379,7 +394,7 @@ impl Meaning {
     }
 
     /// Adds the comparison that nft writes for an IP version.
-    fn require(&mut self, table: Table, version: Family) {
+    fn require(&mut self, table: Family, version: Family) {
         // NFPROTO_* of linux include/uapi/linux/netfilter.h, and EtherTypes (RFC 9542).
         let (number, ethertype): (u8, u16) = match version {
             Family::Ip => (2, 0x0800),
@@ -387,8 +402,8 @@ impl Meaning {
             _ => return,
         };
         let (of, bytes) = match table {
-            Table::Inet => (Source::Meta(MetaKey::NfProto), vec![number]),
-            Table::Bridge => (ETHERTYPE, ethertype.to_be_bytes().to_vec()),
+            Family::Bridge => (ETHERTYPE, ethertype.to_be_bytes().to_vec()),
+            _ => (Source::Meta(MetaKey::NfProto), vec![number]),
         };
         for (byte, value) in (0..).zip(bytes) {
             self.conditions.push(Condition::Is(Bits { of, byte, mask: u8::MAX, value }));
@@ -408,7 +423,8 @@ fn loads(expr: &Expr) -> Option<(Register, RegisterContent)> {
             (register, Source::Connection(*key, *direction), 0)
         }
         Expr::Fib { result, flags, register } => (register, Source::Routes(*result, *flags), 0),
-        Expr::Rt { register, .. } => (register, Source::Other, 0),
+        Expr::Rt { key: RtKey::Other(_), register } => (register, Source::Other, 0),
+        Expr::Rt { key, register } => (register, Source::Route(*key), 0),
         Expr::Immediate { register, data } => {
             return Some((*register, RegisterContent::constant(data)));
         }
@@ -420,6 +436,10 @@ fn loads(expr: &Expr) -> Option<(Register, RegisterContent)> {
 /// Says whether an expression with this name changes nothing but registers.
 fn only_matches(name: &str) -> bool {
     matches!(name, "cmp" | "range" | "bitwise" | "byteorder" | "fib")
+}
+
+fn resets(act: &Act) -> bool {
+    matches!(act, Act::Does(expr) if matches!(**expr, Expr::Reject { kind: RejectKind::TcpReset, .. }))
 }
 
 fn act(expr: &Expr, registers: &Registers) -> Option<Act> {
@@ -442,6 +462,15 @@ fn act(expr: &Expr, registers: &Registers) -> Option<Act> {
         Expr::MetaSet { key, register } => {
             Act::Sets { key: *key, value: Box::new(registers.at(*register)) }
         }
+        Expr::TcpOptionSet { option, offset, len, register } => Act::WritesOption {
+            option: *option,
+            offset: *offset,
+            len: *len,
+            value: Box::new(registers.at(*register)),
+        },
+        Expr::Limit { .. } | Expr::Log { .. } | Expr::Reject { .. } | Expr::Notrack => {
+            Act::Does(Box::new(expr.clone()))
+        }
         Expr::Counter { .. } => return None,
         _ => Act::Other,
     })
@@ -457,7 +486,12 @@ mod tests {
     use kernel::route::IpFamily;
 
     use super::*;
-    use crate::layout::net;
+    use crate::element::Table;
+    use crate::layout::{self, net, set_keys};
+
+    fn read(family: Family, rule: &[Expr]) -> Meaning {
+        Meaning::of(family, &set_keys, rule)
+    }
 
     fn rule() -> NewRule {
         NewRule::new(&TableRef::new(Family::Inet, "t"), "c")
@@ -476,7 +510,7 @@ mod tests {
     }
 
     fn of(rule: &NewRule) -> Meaning {
-        Meaning::of(Table::Inet, &rule.exprs)
+        read(Family::Inet, &rule.exprs)
     }
 
     /// As nft writes them: nftables src/netlink_linearize.c `netlink_gen_relational`,
@@ -513,6 +547,8 @@ mod tests {
         let elsewhere = rule().not_in_net(field::ip6_saddr(), net("ff00::/8"));
         let (ipv4, ipv6) = (meta(MetaKey::NfProto, &[2]), meta(MetaKey::NfProto, &[10]));
         let icmp6 = meta(MetaKey::L4Proto, &[58]);
+        let tcp = meta(MetaKey::L4Proto, &[6]);
+        let reset = Expr::Reject { kind: RejectKind::TcpReset, code: 0 };
         let (none, twice) = (Vec::new(), [ipv6.clone(), ipv6.clone()].concat());
         for (ours, protocol, theirs) in [
             (group, &ipv6, vec![load(network, 24, 1), cmp(Eq, &[0xff])]),
@@ -522,10 +558,11 @@ mod tests {
             (one, &icmp6, vec![kind.clone(), range(133, 133)]),
             (some.clone(), &icmp6, vec![kind.clone(), range(135, 136)]),
             (some, &icmp6, vec![kind, cmp(Le, &[136]), cmp(Ge, &[135])]),
+            (rule().reject_with_reset(), &tcp, vec![reset]),
             (elsewhere, &twice, vec![load(network, 8, 1), cmp(Ne, &[0xff])]),
         ] {
             let theirs = [protocol.clone(), theirs].concat();
-            assert_eq!(of(&ours), Meaning::of(Table::Inet, &theirs), "{ours:?}");
+            assert_eq!(of(&ours), read(Family::Inet, &theirs), "{ours:?}");
         }
     }
 
@@ -538,7 +575,7 @@ mod tests {
         let load = load(PayloadBase::Network, 12, 4);
         let agrees = |version, what, verdict| {
             let unread = vec![load.clone(), what, cmp(CmpOp::Eq, &[1]), Expr::Verdict(verdict)];
-            Meaning::of(Table::Inet, &[ip_version(version), unread].concat()).agrees(&ours)
+            read(Family::Inet, &[ip_version(version), unread].concat()).agrees(&ours)
         };
         assert!(agrees(2, shift.clone(), Verdict::Drop));
         // What can be read is compared all the same.
@@ -548,7 +585,7 @@ mod tests {
         // It is one more than there should be.
         let ours = of(&rule().masquerade());
         let theirs = [load.clone(), shift, cmp(CmpOp::Eq, &[1]), Expr::Masquerade { flags: 0 }];
-        assert!(!Meaning::of(Table::Inet, &theirs).agrees(&ours));
+        assert!(!read(Family::Inet, &theirs).agrees(&ours));
     }
 
     /// A frame with a tag has another type than its packet; nft writes either comparison.
@@ -556,7 +593,7 @@ mod tests {
     fn the_type_of_a_frame_is_read_in_it_or_beside_it() {
         let bridge = TableRef::new(Family::Bridge, "t");
         let ours = NewRule::new(&bridge, "c").in_net(field::ip_saddr(), net("192.0.2.1/32"));
-        let ours = Meaning::of(Table::Bridge, &ours.exprs);
+        let ours = read(Family::Bridge, &ours.exprs);
         let ipv4 = cmp(CmpOp::Eq, &[0x08, 0x00]);
         for (protocol, is_same) in [
             (meta(MetaKey::Protocol, &[0x08, 0x00]), true),
@@ -568,7 +605,7 @@ mod tests {
         ] {
             let address = [load(PayloadBase::Network, 12, 4), cmp(CmpOp::Eq, &[192, 0, 2, 1])];
             let theirs = [protocol, address.to_vec()].concat();
-            assert_eq!(ours.agrees(&Meaning::of(Table::Bridge, &theirs)), is_same, "{theirs:?}");
+            assert_eq!(ours.agrees(&read(Family::Bridge, &theirs)), is_same, "{theirs:?}");
         }
     }
 
@@ -686,6 +723,13 @@ mod tests {
             rule().drop(),
             rule().is(field::nfproto(), Value::NfProto(2)).drop(),
             rule().drop().is(field::nfproto(), Value::NfProto(2)),
+            rule().reject_with_reset(),
+            rule().is(field::l4proto(), Value::UDP).reject_with_reset(),
+            rule().limit(10, 10),
+            rule().limit(10, 20),
+            rule().log_to_group("a", 1, 64),
+            rule().log_to_group("b", 1, 64),
+            rule().log_to_group("a", 2, 64),
         ]);
     }
 
@@ -694,7 +738,7 @@ mod tests {
     fn how_much_is_loaded_makes_a_difference() {
         let compared = |len| {
             let exprs = [load(PayloadBase::Network, 12, len), cmp(CmpOp::Eq, &[192, 0])];
-            Meaning::of(Table::Inet, &exprs)
+            read(Family::Inet, &exprs)
         };
         for (len, is_same) in [(1, false), (2, true), (4, true)] {
             assert_eq!(compared(len).agrees(&compared(2)), is_same, "{len}");
@@ -712,7 +756,7 @@ mod tests {
                     to: LookupTo::Match,
                 },
             ];
-            Meaning::of(Table::Inet, &exprs)
+            read(Family::Inet, &exprs)
         };
         for (len, is_same) in [(1, false), (2, true), (3, false)] {
             assert_eq!(asked(len).agrees(&ours), is_same, "{len}");

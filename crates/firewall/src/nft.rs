@@ -158,7 +158,11 @@ impl Tables for NftTables {
         }
         let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
-            found.entry(rule.chain).or_default().push(Meaning::of(table, &rule.exprs));
+            found.entry(rule.chain).or_default().push(Meaning::of(
+                own.family,
+                &layout::set_keys,
+                &rule.exprs,
+            ));
         }
         let meanings = layout::meanings(table, masquerades);
         let is_ours = |chain: &str| {

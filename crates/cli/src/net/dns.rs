@@ -43,6 +43,9 @@ const LABELS_MAX: usize = 128;
 
 const CLASS_IN: u16 = 1;
 
+/// How long a message's header is (RFC 1035 §4.1.1).
+const HEADER: usize = 12;
+
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
@@ -72,8 +75,8 @@ pub(crate) fn by_udp(
     let questions = Questions::new(host, kinds, socket.local_addr()?.port())?;
     let mut replies = vec![None; kinds.len()];
     for _ in 0..TRIES {
-        for (message, _) in questions.unanswered(&replies) {
-            socket.send(message)?;
+        for question in questions.unanswered(&replies) {
+            socket.send(question)?;
         }
         questions.wait(&socket, &mut replies, timeout / TRIES)?;
         if !replies.contains(&None) {
@@ -100,15 +103,15 @@ pub(crate) fn by_tcp(
     stream.set_write_timeout(Some(timeout))?;
     let questions = Questions::new(host, kinds, stream.local_addr()?.port())?;
     let mut replies = Vec::new();
-    for (message, number) in &questions.all {
+    for question in &questions.all {
         // RFC 1035 §4.2.2.
-        let length = u16::try_from(message.len()).unwrap_or_default();
-        stream.write_all(&[&length.to_be_bytes(), message.as_slice()].concat())?;
+        let length = u16::try_from(question.len()).unwrap_or_default();
+        stream.write_all(&[&length.to_be_bytes(), question.as_slice()].concat())?;
         let mut length = [0; 2];
         stream.read_exact(&mut length)?;
         let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
         stream.read_exact(&mut answer)?;
-        let reply = Reply::read(&answer, *number);
+        let reply = Reply::read(&answer, question);
         replies.push(reply.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?);
     }
     Ok(replies)
@@ -120,22 +123,19 @@ pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), Kind::WouldBlock | Kind::TimedOut | Kind::Interrupted)
 }
 
-/// Messages with their numbers.
+/// Messages, each with a number of its own.
 struct Questions {
-    all: Vec<(Vec<u8>, u16)>,
+    all: Vec<Vec<u8>>,
 }
 
 impl Questions {
     fn new(host: &str, kinds: &[Kind], first: u16) -> io::Result<Self> {
         let numbers = (0..u16::MAX).map(|index| first.wrapping_add(index));
-        let of = |(kind, number): (&Kind, u16)| Ok((question(host, *kind, number)?, number));
+        let of = |(kind, number): (&Kind, u16)| question(host, *kind, number);
         Ok(Self { all: kinds.iter().zip(numbers).map(of).collect::<io::Result<_>>()? })
     }
 
-    fn unanswered<'q>(
-        &'q self,
-        replies: &'q [Option<Reply>],
-    ) -> impl Iterator<Item = &'q (Vec<u8>, u16)> {
+    fn unanswered<'q>(&'q self, replies: &'q [Option<Reply>]) -> impl Iterator<Item = &'q Vec<u8>> {
         self.all.iter().zip(replies).filter(|(_, reply)| reply.is_none()).map(|(one, _)| one)
     }
 
@@ -160,9 +160,9 @@ impl Questions {
                 Err(error) if is_late(&error) => continue,
                 Err(error) => return Err(error),
             };
-            for ((_, number), reply) in self.all.iter().zip(replies.iter_mut()) {
+            for (question, reply) in self.all.iter().zip(replies.iter_mut()) {
                 if reply.is_none() {
-                    *reply = Reply::read(&buffer[..length], *number);
+                    *reply = Reply::read(&buffer[..length], question);
                 }
             }
         }
@@ -208,12 +208,16 @@ impl Kind {
 }
 
 impl Reply {
-    /// Reads an answer; `None` when it does not answer the question of that number.
-    fn read(message: &[u8], number: u16) -> Option<Self> {
-        let head = message.get(..12)?;
-        let is_answer = head[2] & 0x80 != 0;
-        (is_answer && head[..2] == number.to_be_bytes()).then(|| Self {
-            code: head[3] & 0x0f,
+    /// Reads an answer; `None` when it does not answer this question. An answer repeats the question
+    /// (RFC 5452 §9.1); one that says that it failed may leave it out.
+    fn read(message: &[u8], question: &[u8]) -> Option<Self> {
+        let (head, rest) = message.split_at_checked(HEADER)?;
+        let (asked, name) = question.split_at_checked(HEADER)?;
+        let (is_answer, code) = (head[2] & 0x80 != 0, head[3] & 0x0f);
+        let repeats = rest.get(..name.len()).is_some_and(|own| own.eq_ignore_ascii_case(name));
+        let leaves_out = head[4..6] == [0, 0] && code != code::NO_ERROR;
+        (is_answer && head[..2] == asked[..2] && (repeats || leaves_out)).then(|| Self {
+            code,
             is_cut: head[2] & 0x02 != 0,
             addresses: addresses(message),
         })
@@ -224,7 +228,7 @@ impl Reply {
 fn addresses(message: &[u8]) -> Option<Vec<IpAddr>> {
     let word = |at: usize| Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?));
     let (questions, records) = (word(4)?, word(6)?);
-    let mut at = 12;
+    let mut at = HEADER;
     for _ in 0..questions {
         at = skip_name(message, at)? + 4;
     }
@@ -261,8 +265,9 @@ mod tests {
 
     #[test]
     fn an_answer_is_read() {
-        let mut message = question("example.com", Kind::A, 1).unwrap();
-        assert_eq!(Reply::read(&message, 1), None, "a question is no answer");
+        let asked = question("example.com", Kind::A, 1).unwrap();
+        let mut message = asked.clone();
+        assert_eq!(Reply::read(&message, &asked), None, "a question is no answer");
         message[2] |= 0x80;
         message[7] = 2;
         // CNAME (to the root), then an A record; both names are pointers to the question.
@@ -273,26 +278,42 @@ mod tests {
             is_cut: false,
             addresses: Some(vec!["203.0.113.9".parse().unwrap()]),
         };
-        assert_eq!(Reply::read(&message, 1), Some(expected));
-        assert_eq!(Reply::read(&message, 2), None);
-        assert_eq!(Reply::read(&message[..4], 1), None);
+        assert_eq!(Reply::read(&message, &asked), Some(expected.clone()));
+        let other = |host, kind, number| question(host, kind, number).unwrap();
+        assert_eq!(Reply::read(&message, &other("EXAMPLE.com", Kind::A, 1)), Some(expected));
+        for other in [
+            other("example.com", Kind::A, 2),
+            other("example.com", Kind::Aaaa, 1),
+            other("example.org", Kind::A, 1),
+        ] {
+            assert_eq!(Reply::read(&message, &other), None);
+        }
+        assert_eq!(Reply::read(&message[..4], &asked), None);
         message[2] |= 0x02;
         message[3] = 0x83;
-        let cut = Reply::read(&message, 1).unwrap();
+        let cut = Reply::read(&message, &asked).unwrap();
         assert_eq!((cut.code, cut.is_cut), (code::NO_SUCH_NAME, true));
+        // It failed, and does not say what it was asked.
+        let mut failed = message[..HEADER].to_vec();
+        failed[3] = 0x82;
+        failed[4..8].fill(0);
+        assert_eq!(Reply::read(&failed, &asked).unwrap().code, code::SERVER_FAILURE);
+        failed[3] = 0x80;
+        assert_eq!(Reply::read(&failed, &asked), None);
     }
 
     #[test]
     fn no_answer_breaks_the_reader() {
-        let mut message = question("example.com", Kind::A, 1).unwrap();
+        let asked = question("example.com", Kind::A, 1).unwrap();
+        let mut message = asked.clone();
         message[2] |= 0x80;
         message[7] = 200;
         message.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0xff, 0xff, 1]);
         for length in 0..message.len() {
-            let _ = Reply::read(&message[..length], 1);
+            let _ = Reply::read(&message[..length], &asked);
         }
-        assert_eq!(Reply::read(&message, 1).unwrap().addresses, None);
-        assert_eq!(Reply::read(&[], 1), None);
+        assert_eq!(Reply::read(&message, &asked).unwrap().addresses, None);
+        assert_eq!(Reply::read(&[], &asked), None);
     }
 
     #[test]
@@ -311,7 +332,7 @@ mod tests {
         client.connect(server.local_addr().unwrap()).unwrap();
         let to = client.local_addr().unwrap();
         let questions = Questions::new("netwright.invalid", &[Kind::A], 7).unwrap();
-        let mut told = questions.all[0].0.clone();
+        let mut told = questions.all[0].clone();
         told[2] |= 0x80;
         let mut other = told.clone();
         other[1] = 8;

@@ -621,7 +621,7 @@ fn a_removal_finishes_what_was_killed_anywhere() {
             call(&remove);
             assert_eq!(lab.sh(list), before, "{command:?}, killed at {moment:?}");
         }
-        assert!(10 < count, "{command:?} was killed {count} times");
+        assert!(MOMENTS / 2 < count, "{command:?} was killed {count} times");
     }
 }
 
@@ -656,7 +656,7 @@ fn a_whole_removal_finishes_what_was_killed_anywhere() {
         call(&remove);
         assert_eq!(lab.sh(list), before, "killed at {moment:?}");
     }
-    assert!(10 < count, "it was killed {count} times");
+    assert!(MOMENTS / 2 < count, "it was killed {count} times");
 }
 
 /// What `netwrightd multinet` writes.

@@ -181,9 +181,14 @@ pub(crate) fn make_table(batch: &mut Batch) {
     batch.delete_table(&table);
     batch.add_table(&table, Some(COMMENT));
     for set in Set::ALL {
-        let new = NewSet::set(&table, set.name(), [set.key()]);
-        batch.add_set(if set.has_ranges() { new.interval() } else { new });
+        batch.add_set(new_set(set));
     }
+}
+
+/// Describes a set without its elements.
+pub(crate) fn new_set(set: Set) -> NewSet {
+    let new = NewSet::set(&table(), set.name(), [set.key()]);
+    if set.has_ranges() { new.interval() } else { new }
 }
 
 /// Lists the chains.

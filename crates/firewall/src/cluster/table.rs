@@ -3,10 +3,9 @@
 use kernel::netlink::NetlinkError;
 use kernel::nft::{Batch, NftError};
 
-use super::layout::{self, Set};
-use super::state::{ChainState, Entry, SetState, TableState};
-use super::{Change, ClusterFilter, Difference};
+use super::{Change, ClusterFilter, Difference, layout, state};
 use crate::close::LateSocket;
+use crate::declared::TableState;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
 
@@ -45,8 +44,8 @@ impl ClusterTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
-        let found = self.read().map_err(unread)?;
-        Ok(filter.difference(&found))
+        let found = TableState::read(self.socket.ask(), &layout::table()).map_err(unread)?;
+        Ok(state::difference(&found, filter))
     }
 
     /// Brings the kernel to a filter: finds what is different, and repairs it in one transaction.
@@ -104,32 +103,6 @@ impl ClusterTable {
             tracing::debug!(%operation, "nftables");
         }
         self.socket.commit(batch)
-    }
-
-    fn read(&mut self) -> Result<TableState, NetlinkError> {
-        let table = layout::table();
-        let socket = self.socket.ask();
-        let mut found = TableState::default();
-        let Some(info) = socket.get_table(&table)? else { return Ok(found) };
-        found.exists = true;
-        found.flags = info.flags;
-        let chains = socket.chains(Some(table.family))?;
-        for chain in chains.into_iter().filter(|chain| chain.table == table) {
-            let rules = socket.rules(&table, &chain.name)?;
-            let exprs = rules.into_iter().map(|rule| rule.exprs);
-            found.chains.insert(chain.name, ChainState::new(chain.hook, exprs));
-        }
-        for set in socket.sets(&table)?.into_iter().filter(|set| set.table == table) {
-            let known = Set::ALL.into_iter().find(|known| known.name() == set.name);
-            let listed = match known {
-                Some(_) => socket.elements(&table, &set.name)?,
-                None => Vec::new(),
-            };
-            let ranges = known.is_some_and(Set::has_ranges);
-            let entries = listed.iter().map(|element| Entry::of(element, ranges)).collect();
-            found.sets.insert(set.name, SetState { key: set.key, flags: set.flags, entries });
-        }
-        Ok(found)
     }
 }
 

@@ -1,11 +1,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use expect_test::{Expect, expect};
-use kernel::nft::{Element, Expr, Operation, Verdict};
+use kernel::nft::{Element, Expr, Hook, Operation, Verdict};
 use proptest::prelude::*;
 
-use super::state::{ChainState, SetState};
 use super::*;
+use crate::declared::{ChainState, Elements, SetKind, SetState, TableState};
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -62,7 +62,7 @@ fn elements(batch: &Batch) -> String {
             _ => continue,
         };
         let kind = Set::ALL.into_iter().find(|known| known.name() == set).unwrap();
-        let one = |element: &Element| Entry::of(element, kind.has_ranges()).text(kind.key());
+        let one = |element: &Element| Span::of(element, kind.has_ranges()).text(&[kind.key()]);
         let all: Vec<String> = elements.iter().map(one).collect();
         text += &format!("{verb} {set} {{ {} }}\n", all.join(", "));
     }
@@ -79,7 +79,8 @@ fn a_transaction_has_the_elements_that_a_comparison_has() {
     for filter in [filter(), ClusterFilter::new(rules(), nodes(300))] {
         for set in Set::ALL {
             let entries = filter.entries(set);
-            let compared: Vec<Element> = entries.iter().map(|entry| entry.element(set)).collect();
+            let compared: Vec<Element> =
+                entries.iter().map(|entry| entry.element(set.has_ranges())).collect();
             assert_eq!(filter.elements(set), compared, "{}", set.name());
         }
     }
@@ -264,9 +265,9 @@ fn what_is_forwarded_has_no_overlaps() {
 /// The difference after another program has changed the table.
 fn after(change: impl FnOnce(&mut TableState)) -> Difference {
     let filter = filter();
-    let mut found = TableState::of(&filter);
+    let mut found = state::wanted(&filter);
     change(&mut found);
-    let difference = filter.difference(&found);
+    let difference = state::difference(&found, &filter);
     assert_eq!(difference.is_empty(), difference.repair().is_empty());
     difference
 }
@@ -276,8 +277,14 @@ fn told(difference: &Difference, expected: Expect) {
     expected.assert_eq(&(difference.lines().join("\n") + "\n"));
 }
 
-fn entries<'t>(found: &'t mut TableState, set: &str) -> &'t mut BTreeSet<Entry> {
-    &mut found.sets.get_mut(set).unwrap().entries
+fn elements_of<'t>(found: &'t mut TableState, set: &str) -> &'t mut Elements {
+    &mut found.sets.get_mut(set).unwrap().elements
+}
+
+fn chain(hook: Option<Hook>, rules: impl IntoIterator<Item = Vec<Expr>>) -> ChainState {
+    let mut chain = ChainState { hook, ..ChainState::default() };
+    rules.into_iter().for_each(|rule| chain.add_rule(rule));
+    chain
 }
 
 #[test]
@@ -289,9 +296,9 @@ fn nothing_is_different_in_the_table_as_it_was_made() {
 #[test]
 fn lost_and_foreign_elements_are_repaired_alone() {
     let difference = after(|found| {
-        let foreign = (3..9).map(|last| Entry::range(net(&format!("192.0.2.{last}/32"))));
-        *entries(found, "nodes4") = foreign.collect();
-        entries(found, "cluster6").clear();
+        let foreign = (3..9).map(|last| state::range(net(&format!("192.0.2.{last}/32"))));
+        *elements_of(found, "nodes4") = foreign.map(|span| (span, None)).collect();
+        elements_of(found, "cluster6").clear();
     });
     told(
         &difference,
@@ -325,10 +332,13 @@ fn a_changed_layout_is_made_anew() {
         found.chains.remove("forward");
         let accepts = vec![Expr::Verdict(Verdict::Accept)];
         let hook = layout::chains().into_iter().find_map(|chain| chain.hook);
-        found.chains.insert("strangers".to_owned(), ChainState::new(None, [accepts]));
-        found.chains.insert("postrouting".to_owned(), ChainState::new(hook, []));
-        found.chains.insert("mine".to_owned(), ChainState::new(None, []));
-        let set = SetState { key: None, flags: 0, entries: BTreeSet::new() };
+        found.chains.insert("strangers".to_owned(), chain(None, [accepts]));
+        found.chains.insert("postrouting".to_owned(), chain(hook, []));
+        found.chains.insert("mine".to_owned(), chain(None, []));
+        let set = SetState {
+            kind: SetKind { key: None, data: None, flags: 0 },
+            elements: Elements::new(),
+        };
         found.sets.insert("own4".to_owned(), set.clone());
         found.sets.insert("mine".to_owned(), set);
         found.sets.remove("tunnels");
@@ -336,12 +346,13 @@ fn a_changed_layout_is_made_anew() {
     told(
         &changed,
         expect![[r#"
-            missing: chain forward of table inet netwright-routing
             chain postrouting of table inet netwright-routing is at another hook
-            chain strangers of table inet netwright-routing has other rules
             set own4 of table inet netwright-routing has another type
-            missing: set tunnels of table inet netwright-routing
+            missing: chain forward of table inet netwright-routing
+            chain postrouting of table inet netwright-routing has other rules
+            chain strangers of table inet netwright-routing has other rules
             foreign: chain mine of table inet netwright-routing
+            missing: set tunnels of table inet netwright-routing
             foreign: set mine of table inet netwright-routing
         "#]],
     );
@@ -359,7 +370,7 @@ fn what_packets_counted_is_no_difference() {
             };
             rule.exprs.into_iter().map(counted).collect()
         });
-        found.chains.insert("strangers".to_owned(), ChainState::new(None, strangers));
+        found.chains.insert("strangers".to_owned(), chain(None, strangers));
     });
     assert!(difference.is_empty(), "{difference}");
 }
@@ -373,7 +384,7 @@ proptest! {
     ) {
         let mut filter = filter();
         let mut noted = filter.clone();
-        let mut found = TableState::of(&filter);
+        let mut found = state::wanted(&filter);
         for (which, adds) in acts {
             let prefix = format!("10.{}.0.0/{}", 244 + which % 2, 13 + which).parse().unwrap();
             let members = vec![
@@ -393,14 +404,17 @@ proptest! {
                 };
                 let kind = Set::ALL.into_iter().find(|known| known.name() == set).unwrap();
                 for element in elements {
-                    let entry = Entry::of(element, kind.has_ranges());
-                    let there = entries(&mut found, set);
-                    let done = if adds { there.insert(entry) } else { there.remove(&entry) };
-                    prop_assert!(done);
+                    let entry = Span::of(element, kind.has_ranges());
+                    let there = elements_of(&mut found, set);
+                    let before = match adds {
+                        true => there.insert(entry, None),
+                        false => there.remove(&entry),
+                    };
+                    prop_assert_eq!(before.is_none(), adds);
                 }
             }
         }
-        let difference = filter.difference(&found);
+        let difference = state::difference(&found, &filter);
         prop_assert!(difference.is_empty(), "{difference}");
         prop_assert_eq!(noted, filter);
     }

@@ -10,9 +10,9 @@ use policy::{Direction, IpFamily, Name, PerDirection, Program, program};
 
 use super::encode::ChainEntry;
 use super::layout::{self, Form};
-use super::state::ChainState;
 use super::table::{failed, unread};
 use super::{PodsTable, encode};
+use crate::declared::ChainState;
 use crate::error::FirewallError;
 
 /// How often addresses are looked up again when another program changed them in between.
@@ -349,6 +349,10 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
         }
     }
     let wanted = chains(form);
+    let keys = |name: &str| {
+        let mut sets = layout::sets(form.site).into_iter();
+        sets.find(|set| set.name == name).map(|set| set.key).unwrap_or_default()
+    };
     let mut again = Vec::new();
     for (chain, rules) in &wanted {
         let found = table.ask().get_chain(&own, &chain.name)?;
@@ -357,7 +361,11 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
             there.add_rule(rule.exprs);
         }
         match found {
-            Some(found) if found.hook == chain.hook && there == *rules => continue,
+            Some(found)
+                if found.hook == chain.hook && there.has_rules(&rules.rules, &own, &keys) =>
+            {
+                continue;
+            }
             Some(_) if logs_otherwise(&chain.name, &there, rules) => continue,
             Some(found) if found.hook == chain.hook => {}
             Some(_) => {

@@ -8,9 +8,9 @@ use kernel::nft::{Batch, Expr, NftError, NftSocket, Operation};
 use policy::{Direction, Program, Step};
 
 use super::layout::{self, Form, Site};
-use super::state::{SetKind, SetState, TableState};
-use super::{Difference, DroppedPackets, Logging, NO_LOG, encode, ipvs};
+use super::{Difference, DroppedPackets, Logging, NO_LOG, encode, ipvs, repair};
 use crate::close::LateSocket;
+use crate::declared::TableState;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
 
@@ -138,13 +138,8 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
-        let found = self.read().map_err(unread)?;
-        // Without a table nothing is compared: reading a large program takes time.
-        let wanted = match found.exists {
-            true => TableState::of(program, self.form),
-            false => TableState::default(),
-        };
-        Ok(wanted.difference(&found, program, self.form))
+        let found = TableState::read(self.socket.ask(), &layout::table()).map_err(unread)?;
+        Ok(repair::difference(&found, program, self.form))
     }
 
     /// Brings the kernel to a program: finds what is different and repairs only that, as
@@ -216,33 +211,6 @@ impl PodsTable {
             self.form.logging = None;
         }
         Ok(())
-    }
-
-    fn read(&mut self) -> Result<TableState, NetlinkError> {
-        let table = layout::table();
-        let socket = self.socket.ask();
-        let mut found = TableState::default();
-        let Some(info) = socket.get_table(&table)? else { return Ok(found) };
-        found.exists = true;
-        found.flags = info.flags;
-        let chains = socket.chains(Some(table.family))?;
-        for chain in chains.into_iter().filter(|chain| chain.table == table) {
-            found.chains.entry(chain.name).or_default().hook = chain.hook;
-        }
-        for rule in socket.rules_of_table(&table)? {
-            found.chains.entry(rule.chain).or_default().add_rule(rule.exprs);
-        }
-        for set in socket.sets(&table)?.into_iter().filter(|set| set.table == table) {
-            let kind = SetKind { key: set.key, data: set.data, flags: set.flags };
-            let elements = match kind.is_anonymous() {
-                true => Vec::new(),
-                false => socket.elements(&table, &set.name)?,
-            };
-            found.sets.insert(set.name, SetState::new(kind, &elements));
-        }
-        let known = found.chains.len() + found.sets.len();
-        found.others = info.used.saturating_sub(u32::try_from(known).unwrap_or(u32::MAX));
-        Ok(found)
     }
 }
 

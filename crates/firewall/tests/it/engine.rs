@@ -14,7 +14,7 @@ fn masqueraded(last: u8) -> Plan {
 }
 
 /// A node with an attachment whose rules are in both tables.
-fn with_both_tables(name: &str) -> (Node, AttachmentKey, Plan) {
+pub(crate) fn with_both_tables(name: &str) -> (Node, AttachmentKey, Plan) {
     let node = Node::new(name);
     let (key, mut plan) = (key("n", "c1"), masqueraded(2));
     plan.join(spoof::plan("veth1", &[[2, 0, 0, 0, 0, 1]]));

@@ -8,6 +8,7 @@ mod engine;
 mod hostport;
 mod localnet;
 mod masquerade;
+mod outside;
 mod pod_link;
 mod pods;
 mod support;

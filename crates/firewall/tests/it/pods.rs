@@ -4,7 +4,7 @@
 mod agree;
 mod clusters;
 mod cost;
-mod damage;
+pub(crate) mod damage;
 mod flows;
 mod inside;
 mod ipvs;

@@ -255,7 +255,7 @@ impl FibFlags {
 }
 
 /// A property of a packet's route (NFT_RT_*).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum RtKey {
     /// The largest TCP segment that fits, in the packet's direction and back (NFT_RT_TCPMSS).

@@ -231,7 +231,7 @@ fn nft(lab: &Lab, commands: &str) {
     lab.sh(&format!("nft -f - <<'END'\n{}\nEND\n", commands.replace("; ", "\n")));
 }
 
-fn small() -> Compiler {
+pub(crate) fn small() -> Compiler {
     let objects: Vec<Change> = vec![
         node(NODE, json!({}), &OWN).into(),
         namespace("shop", json!({})).into(),
