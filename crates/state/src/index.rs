@@ -39,8 +39,9 @@ const DIRECTORY_RACES: u32 = 1000;
 /// The records of attachments and the references to shared objects, below [`Roots::run`].
 ///
 /// Creating the value touches no file; the first write creates the directories. Records of
-/// different attachments need no lock. Shared objects do: take [`Index::lock`] for the object, read
-/// and change it, call [`Index::hold`] or [`Index::release`], then drop the lock.
+/// different attachments need no lock. Shared objects do: [`SharedObject`](crate::SharedObject) takes
+/// it, and a caller that cannot use that takes [`Index::lock`] around [`Index::hold`] and
+/// [`Index::release`].
 #[derive(Debug, Clone)]
 pub struct Index {
     owners: PathBuf,

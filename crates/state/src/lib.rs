@@ -9,6 +9,7 @@ mod obstacle;
 mod publish;
 mod record;
 mod roots;
+mod shared;
 
 pub use file::{
     Durability, FileError, MAX_FILE_SIZE, create_directory, create_locked, read_optional,
@@ -21,3 +22,4 @@ pub use obstacle::obstacle;
 pub use publish::{publish, withdraw};
 pub use record::{DamagedFile, NetnsIdentity, ReadOutcome, Record, noted_in};
 pub use roots::{PASSAGE, PASSAGES, Roots, boot_id, is_passage};
+pub use shared::{LOCK_TIMEOUT, RestoreOutcome, SharedChange, SharedObject};

@@ -26,7 +26,7 @@ use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use state::{ClaimOutcome, Index, ReadOutcome, Record};
+use state::{ClaimOutcome, Index, LOCK_TIMEOUT, ReadOutcome, Record};
 use wanted::{Item, Reason, State};
 
 pub use place::{Place, Segment, SegmentLinks, follow, vlan_link};
@@ -35,7 +35,6 @@ use super::attachment::may_live;
 use super::drift;
 use super::failure::Failure;
 use super::failures::Failures;
-use super::shared_object::LOCK_TIMEOUT;
 
 /// The key that allows sharing an address on purpose.
 const KEY: &str = "allowAddressConflict";

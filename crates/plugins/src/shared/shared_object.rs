@@ -1,8 +1,6 @@
 //! Objects of the host that several attachments share. Each attachment holds the object, the first
 //! that needs it changes it, and the last restores it.
 
-use std::time::Duration;
-
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::route::RouteSocket;
@@ -10,14 +8,10 @@ use kernel::routers::{self, Listener};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use state::{Index, Release};
+use state::{Index, RestoreOutcome, SharedChange, SharedObject};
 
 use super::failure::Failure;
 use super::readiness;
-
-/// How long a call waits for a shared object's lock. It is held for a few milliseconds at a time; a
-/// longer holder is stuck, and the error names it.
-pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Lists the attachments of a network that hold an object. Those of the firewall are left out: it
 /// collects its own.
@@ -122,6 +116,10 @@ impl SharedSysctl {
         format!("sysctl {}", self.key)
     }
 
+    fn shared(self, index: &Index) -> SharedObject<'_> {
+        SharedObject::new(index, self.object())
+    }
+
     /// Returns its name as `sysctl` spells it.
     #[must_use]
     pub fn name(self) -> String {
@@ -142,52 +140,49 @@ impl SharedSysctl {
         key: &AttachmentKey,
         at_the_end: AtTheEnd,
     ) -> Result<(), Failure> {
-        let object = self.object();
-        let noted = || index.has_note(&object);
-        if !noted()? && self.is_on()? {
+        let object = self.shared(index);
+        if !object.has_note()? && self.is_on()? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-        let on = self.is_on()?;
-        let note = index.known_note(&object)?;
-        // A damaged note also means that the sysctl was ours.
-        let ours = note.is_some() || noted()?;
-        if on && !ours {
-            // Another program switched it on just now.
-            return Ok(());
-        }
-        let restore = at_the_end == AtTheEnd::Restore;
-        let hash = key.hash();
-        let listening = if on { Vec::new() } else { self.listening()? };
-        if !ours {
-            let alone = self.forward_alone()?;
-            let mut made = json!({ "was": "0", RESTORE: restore, BY: hash, ALONE: alone });
-            remember(&mut made, &listening);
-            index.note(&object, &made)?;
-        } else if let Some(mut made) = note {
-            let before = made.clone();
-            let is_first = made[BY].as_str() == Some(&hash);
-            if !is_first && made[OTHER].is_null() {
-                made[OTHER] = json!(SecondHolder { hash, restore: made[RESTORE] == true });
+        let held = object.hold(key, || {
+            let on = self.is_on()?;
+            let before = object.note()?;
+            // A damaged note also means that the sysctl was ours.
+            let ours = before.is_some() || object.has_note()?;
+            if on && !ours {
+                // Another program switched it on just now.
+                return Ok(None);
             }
-            made[RESTORE] = json!(restore && made[RESTORE] == true);
-            remember(&mut made, &listening);
-            if made != before {
-                index.note(&object, &made)?;
+            let listening = if on { Vec::new() } else { self.listening()? };
+            let restore = at_the_end == AtTheEnd::Restore;
+            let mut note = match &before {
+                Some(before) => Some(with_holder(before.clone(), key, restore)),
+                None if ours => None,
+                None => {
+                    let (hash, alone) = (key.hash(), self.forward_alone()?);
+                    Some(json!({ "was": "0", RESTORE: restore, BY: hash, ALONE: alone }))
+                }
+            };
+            if let Some(note) = &mut note {
+                remember(note, &listening);
             }
-        }
-        index.hold(&object, key)?;
-        for one in &listening {
+            let note = note.filter(|note| before.as_ref() != Some(note));
+            Ok(Some(SharedChange { note, apply: move || self.switch_on(on, &listening) }))
+        });
+        held.map(drop)
+    }
+
+    fn switch_on(self, on: bool, listening: &[Listener]) -> Result<(), Failure> {
+        for one in listening {
             routers::keep(&one.link)?;
         }
-        if !on {
-            let sysctl = self.sysctl()?;
-            sysctl.write("1").map_err(|error| match error.is_forbidden() {
-                true => self.unwritable(),
-                false => refused(error),
-            })?;
+        if on {
+            return Ok(());
         }
-        Ok(())
+        self.sysctl()?.write("1").map_err(|error| match error.is_forbidden() {
+            true => self.unwritable(),
+            false => refused(error),
+        })
     }
 
     /// Refuses it if it is off and cannot be switched on because `/proc/sys` is read-only.
@@ -239,12 +234,13 @@ impl SharedSysctl {
     }
 
     /// Switches it off, switches those interfaces on again that forwarded by themselves before, and
-    /// restores how links listen to routers. `false` means that the machine forbids it.
-    fn restore(self, note: Option<&Value>) -> Result<bool, Failure> {
+    /// restores how links listen to routers. If the machine forbids it, the attachment ends all the
+    /// same, and the next one that ends, or GC, tries again.
+    fn restore(self, note: Option<&Value>) -> Result<RestoreOutcome, Failure> {
         match self.sysctl()?.write_if_different("0") {
             Err(error) if error.is_forbidden() => {
                 tracing::warn!(%error, "it stays on");
-                return Ok(false);
+                return Ok(RestoreOutcome::Postponed);
             }
             done => done.map_err(refused)?,
         };
@@ -258,7 +254,7 @@ impl SharedSysctl {
                 _ => {}
             }
         }
-        Ok(true)
+        Ok(RestoreOutcome::Done)
     }
 
     /// Releases it. The last attachment switches it off if the first switched it on and all asked
@@ -274,21 +270,18 @@ impl SharedSysctl {
         key: &AttachmentKey,
         leaving: ReleaseReason,
     ) -> Result<(), Failure> {
-        let object = self.object();
-        if !index.may_exist(&object)? {
+        let object = self.shared(index);
+        if !index.may_exist(object.name())? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-        let released = index.release(&object, key)?;
+        let _lock = object.lock()?;
+        let released = index.release(object.name(), key)?;
         if leaving == ReleaseReason::Undone {
             self.forget_other(index, key)?;
         }
-        // No attachment holds it, but it has a note: an ADD was killed between the two.
-        if released == Release::Held {
-            return Ok(());
-        }
         let is_own = |note: &Value| note[BY].as_str() == Some(&key.hash()) && note[OTHER].is_null();
-        self.settle(index, &|note| leaving == ReleaseReason::Undone && is_own(note))
+        let is_undone = |note: &Value| leaving == ReleaseReason::Undone && is_own(note);
+        object.settle(released, || self.restore_if_due(&object, &is_undone))
     }
 
     /// Removes from the note what the hold of an attachment changed there, after its ADD is undone.
@@ -318,34 +311,25 @@ impl SharedSysctl {
     /// # Errors
     /// As [`SharedSysctl::hold`].
     pub fn collect(self, index: &Index) -> Result<(), Failure> {
-        let object = self.object();
-        if !index.has_note(&object)? {
-            return Ok(());
-        }
-        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-        match index.is_held(&object)? {
-            true => Ok(()),
-            false => self.settle(index, &|_| false),
-        }
+        let object = self.shared(index);
+        object.collect(|| self.restore_if_due(&object, &|_| false))
     }
 
-    /// Restores it or leaves it on, as the note says and as `is_undone` says of the note. No
-    /// attachment holds it. A note of an earlier release, or a damaged one, asks for nothing.
-    fn settle(self, index: &Index, is_undone: &dyn Fn(&Value) -> bool) -> Result<(), Failure> {
-        let object = self.object();
-        let note = index.known_note(&object)?;
-        if !note.as_ref().is_some_and(|note| note[RESTORE] == true || is_undone(note)) {
-            return match self.is_on()? && index.has_note(&object)? {
-                true => Ok(index.leave(&object)?),
-                false => Ok(index.take_note(&object).map(drop)?),
-            };
+    /// Restores it or leaves it on, as the note says and as `is_undone` says of the note. A note of an
+    /// earlier release, or a damaged one, asks for nothing.
+    fn restore_if_due(
+        self,
+        object: &SharedObject<'_>,
+        is_undone: &dyn Fn(&Value) -> bool,
+    ) -> Result<RestoreOutcome, Failure> {
+        let note = object.note()?;
+        if note.as_ref().is_some_and(|note| note[RESTORE] == true || is_undone(note)) {
+            return self.restore(note.as_ref());
         }
-        match self.restore(note.as_ref())? {
-            true => Ok(index.take_note(&object).map(drop)?),
-            // The attachment ends all the same. The note lets the next one that ends, or GC, try
-            // again.
-            false => Ok(()),
-        }
+        Ok(match self.is_on()? && object.has_note()? {
+            true => RestoreOutcome::Left,
+            false => RestoreOutcome::Done,
+        })
     }
 
     /// Returns whether it is on.
@@ -367,11 +351,11 @@ impl SharedSysctl {
 /// # Errors
 /// As [`SharedSysctl::hold`].
 pub fn links_that_ignore_routers(index: &Index) -> Result<Vec<String>, Failure> {
-    let object = FORWARD_V6.object();
-    if !index.has_note(&object)? || !FORWARD_V6.is_on()? {
+    let object = FORWARD_V6.shared(index);
+    if !object.has_note()? || !FORWARD_V6.is_on()? {
         return Ok(Vec::new());
     }
-    let note = index.known_note(&object)?;
+    let note = object.note()?;
     let found = note.map_or_else(|| Ok(Vec::new()), |note| newly_ignoring(&note))?;
     Ok(found.into_iter().map(|one| one.link).collect())
 }
@@ -384,12 +368,12 @@ pub fn listen_on_new_links(index: &Index) -> Result<Vec<String>, Failure> {
     if links_that_ignore_routers(index)?.is_empty() {
         return Ok(Vec::new());
     }
-    let object = FORWARD_V6.object();
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    let Some(mut note) = index.known_note(&object)? else { return Ok(Vec::new()) };
+    let object = FORWARD_V6.shared(index);
+    let _lock = object.lock()?;
+    let Some(mut note) = object.note()? else { return Ok(Vec::new()) };
     let new = newly_ignoring(&note)?;
     remember(&mut note, &new);
-    index.note(&object, &note)?;
+    index.note(object.name(), &note)?;
     for one in &new {
         routers::keep(&one.link)?;
     }
@@ -406,6 +390,16 @@ fn newly_ignoring(note: &Value) -> Result<Vec<Listener>, Failure> {
         !known || at.is_some_and(|at| at != u64::from(one.ifindex))
     });
     Ok(found)
+}
+
+/// Adds to a sysctl's note what another attachment that holds it asks for.
+fn with_holder(mut note: Value, key: &AttachmentKey, restore: bool) -> Value {
+    let hash = key.hash();
+    if note[BY].as_str() != Some(&hash) && note[OTHER].is_null() {
+        note[OTHER] = json!(SecondHolder { hash, restore: note[RESTORE] == true });
+    }
+    note[RESTORE] = json!(restore && note[RESTORE] == true);
+    note
 }
 
 /// Adds links to those in a sysctl's note that go on listening to routers.

@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-fn key(network: &str, id: &str) -> AttachmentKey {
+pub(crate) fn key(network: &str, id: &str) -> AttachmentKey {
     AttachmentKey {
         network: NetworkName::new(network).unwrap(),
         container_id: ContainerId::new(id).unwrap(),

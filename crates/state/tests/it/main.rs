@@ -7,6 +7,7 @@ extern crate netwright_state as state;
 mod file;
 mod index;
 mod lock;
+mod shared;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -17,14 +17,13 @@ use kernel::route::{BridgeOptions, Change, LinkSet, RouteSocket};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use state::{Index, Release};
+use state::{Index, RestoreOutcome, SharedChange, SharedObject};
 use wanted::ShownPackets;
 
 use super::link::{Bridge, HostSide};
 use crate::shared::drift;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// What is missing without the kernel's module.
 pub(super) const NOT_LOADED: &str = "the kernel's module br_netfilter is not loaded";
@@ -149,20 +148,22 @@ pub(super) fn hold(
     bridge: &Bridge,
     need: Need,
 ) -> Result<(), Failure> {
-    let object = object(&bridge.name);
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    let Some(now) = Bridge::read(host, bridge.index)?.filter(|now| now.name == bridge.name) else {
-        return Err(drift(format!("bridge {:?} is gone", bridge.name)));
-    };
-    let note = read_note(index, &object)?;
-    if note.is_none_or(|note| note.index != now.index) {
-        let note = Note { index: now.index, ipv4: now.info.shows_ipv4, ipv6: now.info.shows_ipv6 };
-        let note = serde_json::to_value(note).expect("a note has string keys only");
-        index.note(&object, &note)?;
-    }
-    index.hold(&object, key)?;
-    set(host, now.index, need.changes(&now))?;
-    if need.tagged { hold_tagged(index, key) } else { Ok(()) }
+    let object = SharedObject::new(index, object(&bridge.name));
+    let held = object.hold(key, || {
+        let Some(now) = Bridge::read(host, bridge.index)?.filter(|now| now.name == bridge.name)
+        else {
+            return Err(drift(format!("bridge {:?} is gone", bridge.name)));
+        };
+        let (ipv4, ipv6) = (now.info.shows_ipv4, now.info.shows_ipv6);
+        let is_new = read_note(&object)?.is_none_or(|note| note.index != now.index);
+        let note = is_new.then(|| json!(Note { index: now.index, ipv4, ipv6 }));
+        let apply = move || {
+            set(host, now.index, need.changes(&now))?;
+            if need.tagged { hold_tagged(index, key) } else { Ok(()) }
+        };
+        Ok(Some(SharedChange { note, apply }))
+    });
+    held.map(drop)
 }
 
 /// Releases the bridge that an attachment holds, if there is one, and what it holds of all bridges.
@@ -217,31 +218,20 @@ pub(super) fn holders(index: &Index) -> Vec<AttachmentKey> {
 }
 
 fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
-    if !index.may_exist(object)? {
-        return Ok(());
-    }
-    let _lock = index.lock(object, LOCK_TIMEOUT)?;
-    if index.release(object, key)? == Release::Held {
-        return Ok(());
-    }
-    // No attachment holds it, but it has a note: an ADD was killed between the two, or a DEL.
-    if object == tagged() {
-        if !restore_tagged(index, object)? {
-            return Ok(());
-        }
-    } else {
-        restore(index, object)?;
-    }
-    Ok(index.take_note(object).map(drop)?)
+    let shared = SharedObject::new(index, object);
+    shared.release(key, || match object == tagged() {
+        true => restore_tagged(&shared),
+        false => restore(&shared).map(|()| RestoreOutcome::Done),
+    })
 }
 
 /// Restores a bridge. We switched on what is on now, or another program did that relied on our
 /// setting.
-fn restore(index: &Index, object: &str) -> Result<(), Failure> {
-    let Some(note) = read_note(index, object)? else { return Ok(()) };
+fn restore(object: &SharedObject<'_>) -> Result<(), Failure> {
+    let Some(note) = read_note(object)? else { return Ok(()) };
     let mut host = RouteSocket::open()?;
     let Some(now) = Bridge::read(&mut host, note.index)? else { return Ok(()) };
-    if self::object(&now.name) != object {
+    if self::object(&now.name) != object.name() {
         return Ok(());
     }
     let options = BridgeOptions {
@@ -266,33 +256,33 @@ fn set(host: &mut RouteSocket, ifindex: u32, bridge: BridgeOptions) -> Result<()
 /// Switches the sysctl on, and holds it for the attachment. If it was on before an attachment of
 /// ours needed it, it is left to the program that switched it on.
 fn hold_tagged(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
-    let object = tagged();
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    let (on, ours) = (shows_tagged()?, index.has_note(&object)?);
-    if on && !ours {
-        return Ok(());
-    }
-    if !ours {
-        index.note(&object, &json!({ "was": "0" }))?;
-    }
-    index.hold(&object, key)?;
-    Ok(Sysctl::parse(SHOWS_TAGGED)?.write_if_different("1").map(drop)?)
+    let object = SharedObject::new(index, tagged());
+    let held = object.hold(key, || {
+        let (on, ours) = (shows_tagged()?, object.has_note()?);
+        if on && !ours {
+            return Ok(None);
+        }
+        let note = (!ours).then(|| json!({ "was": "0" }));
+        let apply = || Ok(Sysctl::parse(SHOWS_TAGGED)?.write_if_different("1").map(drop)?);
+        Ok(Some(SharedChange { note, apply }))
+    });
+    held.map(drop)
 }
 
-/// Switches the sysctl off again. `false` means that the machine forbids it: the attachment ends all
-/// the same, and the next one that ends tries again.
-fn restore_tagged(index: &Index, object: &str) -> Result<bool, Failure> {
-    if !index.has_note(object)? {
-        return Ok(true);
+/// Switches the sysctl off again. If the machine forbids it, the attachment ends all the same, and
+/// the next one that ends tries again.
+fn restore_tagged(object: &SharedObject<'_>) -> Result<RestoreOutcome, Failure> {
+    if !object.has_note()? {
+        return Ok(RestoreOutcome::Done);
     }
     match Sysctl::parse(SHOWS_TAGGED)?.write_if_different("0") {
         Err(error) if error.is_forbidden() => {
             tracing::warn!(%error, "it stays on");
-            Ok(false)
+            Ok(RestoreOutcome::Postponed)
         }
         // The module is gone, and its sysctls with it.
         Err(error) if !error.is_missing() => Err(error.into()),
-        _ => Ok(true),
+        _ => Ok(RestoreOutcome::Done),
     }
 }
 
@@ -300,9 +290,8 @@ fn shows_tagged() -> Result<bool, SysctlError> {
     Ok(Sysctl::parse(SHOWS_TAGGED)?.read()? != "0")
 }
 
-fn read_note(index: &Index, object: &str) -> Result<Option<Note>, Failure> {
-    let note = index.known_note(object)?;
-    Ok(note.and_then(|note| Note::deserialize(note).ok()))
+fn read_note(object: &SharedObject<'_>) -> Result<Option<Note>, Failure> {
+    Ok(object.note()?.and_then(|note| Note::deserialize(note).ok()))
 }
 
 fn object(bridge: &str) -> String {

@@ -9,14 +9,13 @@ use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{AttachmentRecord, LOCK};
-use state::{DamagedFile, Index, Lock};
+use state::{DamagedFile, Index, LOCK_TIMEOUT, Lock};
 
 use super::NAME;
 use super::ends::Ends;
 use crate::shared::attachment::recorded_in;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Closes addresses, even those that have a verdict.
 ///

@@ -9,12 +9,11 @@ use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::Firewall;
 use kernel::living::Census;
-use state::Index;
+use state::{Index, LOCK_TIMEOUT};
 
 use super::NAME;
 use super::recorded::RecordData;
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Records that an attachment waits for its container's ports to become free.
 pub(super) fn wait(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use kernel::mac::MacAddr;
 use kernel::route::{BridgeOptions, Change, Link, LinkSet, RouteSocket};
-use state::Index;
+use state::{Index, LOCK_TIMEOUT};
 use wanted::{Bridge, Place};
 
 use super::bridge_link::{
@@ -12,7 +12,6 @@ use super::port::on_off;
 use crate::engine::{Comparison, Mismatch, Picture, differs, sound};
 use crate::shared::advertisements;
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Why repair leaves a bridge alone.
 const OF_OTHERS: &str = "another program created the bridge, and repair leaves it alone";

@@ -12,13 +12,12 @@ use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{BridgeOptions, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
-use state::{Index, Release};
+use state::{Index, LOCK_TIMEOUT, Release, RestoreOutcome, SharedObject};
 use wanted::{Bridge, Gateways};
 
 use super::gateway::{self, ConflictPolicy};
 use super::{vlan_gateway, vrf};
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 use crate::shared::{advertisements, host_side, owner, trial};
 
 /// The note on a bridge in the index: what we changed so that the bridge can serve, kept until the
@@ -539,16 +538,24 @@ pub(super) fn filters_vlans(link: &Link) -> bool {
 /// # Errors
 /// Code 100 when something of ours could not be removed, 11 when the lock cannot be taken in time.
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
-    let object = object(bridge);
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    // No attachment holds it, but it has a note: an ADD was killed between creating the bridge and
-    // holding it.
-    let undo = match index.release(&object, key)? {
-        Release::Last => true,
-        Release::NotHeld => index.known_note(&object)?.is_some(),
-        Release::Held => false,
-    };
-    if undo { delete_unused(index, bridge) } else { Ok(()) }
+    let object = SharedObject::new(index, object(bridge));
+    let _lock = object.lock()?;
+    let released = index.release(object.name(), key)?;
+    object.settle(released, || undo(index, &object, bridge, released))
+}
+
+/// Removes what was created for a bridge that no attachment holds. If the caller did not hold it
+/// either, but it has a note, an ADD was killed between creating the bridge and holding it.
+fn undo(
+    index: &Index,
+    object: &SharedObject<'_>,
+    bridge: &str,
+    released: Release,
+) -> Result<RestoreOutcome, Failure> {
+    if released == Release::NotHeld && object.note()?.is_none() {
+        return Ok(RestoreOutcome::Postponed);
+    }
+    delete_unused(index, bridge)
 }
 
 /// Removes what was created for bridges that no attachment holds: an ADD was killed between
@@ -560,15 +567,9 @@ pub(super) fn collect(index: &Index) -> Result<(), Failure> {
     let mut done = Ok(());
     for object in index.objects().found {
         let Some(bridge) = object.strip_prefix("bridge ") else { continue };
-        let unheld = || index.is_held(&object).map(|held| !held);
-        if !unheld()? {
-            continue;
-        }
+        let object = SharedObject::new(index, &*object);
         // An ADD that creates one has the lock from before until the bridge is held.
-        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-        if unheld()? && index.read_note(&object).found.is_some() {
-            done = done.and(delete_unused(index, bridge));
-        }
+        done = done.and(object.collect(|| undo(index, &object, bridge, Release::NotHeld)));
     }
     done
 }
@@ -607,8 +608,7 @@ pub(crate) fn delete_ownerless(index: &Index, bridge: &str) -> Result<bool, Fail
 /// file. The attachment's own DEL finds the note. While a container that another plugin attached since
 /// has a port on one of them, the bridges stay as they are too. One that we created is that plugin's
 /// from then on; the note on an administrator's stays for the next DEL or GC.
-fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
-    let object = object(bridge);
+fn delete_unused(index: &Index, bridge: &str) -> Result<RestoreOutcome, Failure> {
     let note = read_note(index, bridge)?;
     let mut host = RouteSocket::open()?;
     let bridges = bridges_of(&mut host, bridge, &note)?;
@@ -620,15 +620,15 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
         ports.extend(found);
     }
     if ports.iter().any(is_of_attachment) {
-        return Ok(());
+        return Ok(RestoreOutcome::Postponed);
     }
     // Other plugins' containers are on it by now, and this is their gateway. What we changed on an
     // administrator's bridge is still ours to undo, once they are gone.
     if is_anothers {
-        return match note.created {
-            true => Ok(index.take_note(&object).map(drop)?),
-            false => Ok(()),
-        };
+        return Ok(match note.created {
+            true => RestoreOutcome::Done,
+            false => RestoreOutcome::Postponed,
+        });
     }
     for name in &note.vlan_links {
         if let Some(link) = vlan_gateway::made(&mut host, name)? {
@@ -646,7 +646,7 @@ fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
             advertisements::restore(ifname, was)?;
         }
     }
-    Ok(index.take_note(&object).map(drop)?)
+    Ok(RestoreOutcome::Done)
 }
 
 /// Finds the bridges that a note covers, each with what was changed on it.

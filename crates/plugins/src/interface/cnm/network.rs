@@ -12,14 +12,13 @@ use cnm::network::{
 use cnm::options::{ENABLE_IPV4, ENABLE_IPV6, GENERIC, INTERNAL};
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
-use state::{Index, Lock};
+use state::{Index, LOCK_TIMEOUT, Lock};
 
 use super::config::{Config, WantedNetwork};
 use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Journal, Network, ReadOutcome, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Excludes others that would create or remove the network meanwhile.
 pub(super) fn lock(call: &Call<'_>) -> Result<Lock, Failure> {

@@ -5,14 +5,13 @@
 use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::living::Census;
-use state::Index;
+use state::{Index, RestoreOutcome, SharedChange, SharedObject};
 
 use super::HostDevice;
 use super::config::Config;
 use crate::interface::single::SingleLink as _;
 use crate::shared::attachment::may_live;
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Names the device: by its address on the bus, or, without one, by the key and the text that
 /// select it.
@@ -53,11 +52,11 @@ pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Failure {
 /// Code 108 if another one was faster, 105 or 11 when our own files fail.
 pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Failure> {
     let (index, own) = (&config.index, call.attachment());
-    let _lock = index.lock(object, LOCK_TIMEOUT)?;
-    match holder(index, object) {
+    let taken = SharedObject::new(index, object).hold(own, || match holder(index, object) {
         Some(other) if other != *own => Err(in_use(config, &other)),
-        _ => Ok(index.hold(object, own).map(drop)?),
-    }
+        _ => Ok(Some(SharedChange { note: None, apply: || Ok(()) })),
+    });
+    taken.map(drop)
 }
 
 /// Releases the device. It is not an error if it is not held.
@@ -65,9 +64,5 @@ pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(),
 /// # Errors
 /// Code 105 or 11 when our own files fail.
 pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
-    if !index.may_exist(object)? {
-        return Ok(());
-    }
-    let _lock = index.lock(object, LOCK_TIMEOUT)?;
-    Ok(index.release(object, key).map(drop)?)
+    SharedObject::new(index, object).release(key, || Ok(RestoreOutcome::Done))
 }

@@ -10,13 +10,13 @@ use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::living::Census;
 use serde::{Deserialize, Serialize};
-use state::{Index, Release};
+use serde_json::json;
+use state::{Index, RestoreOutcome, SharedChange, SharedObject};
 
 use super::Ipvlan;
 use crate::interface::single::SingleLink;
 use crate::shared::attachment;
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// The note of a parent that is held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,31 +42,29 @@ pub(super) fn join<T>(
     create: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let index = Index::new(call.roots());
-    let object = object(parent);
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
-    let known = index.known_note(&object)?;
-    let found: Option<Agreement> = known.and_then(|note| serde_json::from_value(note).ok());
-    if let Some(found) = found.filter(|found| *found != wanted) {
-        forget_the_dead(&index, &object)?;
-        if let Some(holder) = index.holders(&object).found.first() {
-            return Err(Failure::new(
-                codes::CONFLICT,
-                format!(
-                    "parent {parent:?} serves ipvlans with mode {} and flags {}, not {mode} and {flags}",
-                    found.mode, found.flags
-                ),
-            )
-            .with_details(format!(
-                "{holder} is one of them; the kernel has one mode for all ipvlans of a parent, and \
-                 would change theirs"
-            )));
+    let object = SharedObject::new(&index, object(parent));
+    let made = object.hold(call.attachment(), || {
+        let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
+        let found = object.note()?.and_then(|note| Agreement::deserialize(note).ok());
+        if let Some(found) = found.filter(|found| *found != wanted) {
+            forget_the_dead(&index, object.name())?;
+            if let Some(holder) = index.holders(object.name()).found.first() {
+                return Err(Failure::new(
+                    codes::CONFLICT,
+                    format!(
+                        "parent {parent:?} serves ipvlans with mode {} and flags {}, not {mode} and {flags}",
+                        found.mode, found.flags
+                    ),
+                )
+                .with_details(format!(
+                    "{holder} is one of them; the kernel has one mode for all ipvlans of a parent, \
+                     and would change theirs"
+                )));
+            }
         }
-    }
-    let note = serde_json::to_value(&wanted).expect("a note has string keys only");
-    index.note(&object, &note)?;
-    index.hold(&object, call.attachment())?;
-    create()
+        Ok(Some(SharedChange { note: Some(json!(wanted)), apply: create }))
+    })?;
+    Ok(made.expect("a parent is always held"))
 }
 
 /// Releases the parent; the last attachment ends the agreement.
@@ -75,15 +73,7 @@ pub(super) fn join<T>(
 /// Code 105, 11 when the lock cannot be taken in time.
 pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Failure> {
     let index = Index::new(call.roots());
-    let object = object(parent);
-    if !index.may_exist(&object)? {
-        return Ok(());
-    }
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    if let Release::Held = index.release(&object, key)? {
-        return Ok(());
-    }
-    Ok(index.take_note(&object).map(drop)?)
+    SharedObject::new(&index, object(parent)).release(key, || Ok(RestoreOutcome::Done))
 }
 
 /// Releases the holds of attachments whose record or namespace, and so their link, is gone.

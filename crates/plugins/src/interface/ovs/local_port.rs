@@ -6,11 +6,10 @@
 use cni::AttachmentKey;
 use kernel::route::{Link, RouteSocket};
 use serde_json::json;
-use state::{Index, Release};
+use state::{Index, RestoreOutcome, SharedChange, SharedObject};
 
 use crate::shared::advertisements;
 use crate::shared::failure::Failure;
-use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// The kinds of links that a switch creates, in the kernel or in user space.
 const KINDS: [&str; 2] = ["openvswitch", "tun"];
@@ -39,18 +38,17 @@ pub(super) fn quiet(
     let is_the_switchs =
         |link: &Link| link.name == bridge && KINDS.iter().any(|kind| link.is_kind(kind));
     let Some(link) = named.filter(is_the_switchs) else { return Ok(false) };
-    let object = object(bridge);
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    advertisements::refuse_way_out(host, &link)?;
-    // Held before anything is changed: releasing it undoes what follows.
-    index.hold(&object, key)?;
-    if let Some(was) = advertisements::accepting_value(bridge)? {
-        if index.known_note(&object)?.is_none() {
-            index.note(&object, &json!({ WAS: was }))?;
-        }
-        advertisements::refuse(bridge)?;
-    }
-    Ok(true)
+    let object = SharedObject::new(index, object(bridge));
+    let held = object.hold(key, || {
+        advertisements::refuse_way_out(host, &link)?;
+        let was = advertisements::accepting_value(bridge)?;
+        let accepts = was.is_some();
+        let is_new = accepts && object.note()?.is_none();
+        let note = was.filter(|_| is_new).map(|was| json!({ WAS: was }));
+        let apply = move || if accepts { advertisements::refuse(bridge) } else { Ok(()) };
+        Ok(Some(SharedChange { note, apply }))
+    });
+    held.map(|_| true)
 }
 
 /// Releases it for an attachment. The last one restores the setting.
@@ -58,17 +56,11 @@ pub(super) fn quiet(
 /// # Errors
 /// As [`quiet`].
 pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
-    let object = object(bridge);
-    if !index.may_exist(&object)? {
-        return Ok(());
-    }
-    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
-    if index.release(&object, key)? == Release::Held {
-        return Ok(());
-    }
-    let note = index.known_note(&object)?;
-    if let Some(was) = note.as_ref().and_then(|note| note[WAS].as_str()) {
-        advertisements::restore(bridge, was)?;
-    }
-    Ok(index.take_note(&object).map(drop)?)
+    let object = SharedObject::new(index, object(bridge));
+    object.release(key, || {
+        if let Some(was) = object.note()?.as_ref().and_then(|note| note[WAS].as_str()) {
+            advertisements::restore(bridge, was)?;
+        }
+        Ok(RestoreOutcome::Done)
+    })
 }
