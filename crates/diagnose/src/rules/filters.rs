@@ -237,9 +237,19 @@ impl FilterStop {
     fn is_at(&self, other: &FilterStop) -> bool {
         self.place == other.place && self.inside == other.inside
     }
+
+    /// Says whether both are in what one base chain asks: the first of them hides the other one.
+    fn may_hide(&self, other: &FilterStop) -> bool {
+        let of = |one: &FilterStop| {
+            let Place { family, legacy, table, hook, base, .. } = one.place.clone();
+            (family, legacy, table, hook, base)
+        };
+        of(self) == of(other) && self.inside == other.inside
+    }
 }
 
-/// Returns the filters that stop each of some trips. The first trip that passes ends it.
+/// Returns the filters that stop the first of some trips, if they stop each, or another rule does so
+/// before. The first trip that passes ends it.
 fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
     let mut trips = trips.iter();
     let mut all = trips.next().map(|trip| caught(scene, trip)).unwrap_or_default();
@@ -248,7 +258,7 @@ fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
             break;
         }
         let others = caught(scene, trip);
-        all.retain(|one| others.iter().any(|other| other.is_at(one)));
+        all.retain(|one| others.iter().any(|other| other.is_at(one) || other.may_hide(one)));
     }
     all
 }

@@ -449,6 +449,20 @@ fn what_depends_on_the_address_is_no_fault() {
     assert_eq!(found_for_outside(&[tcp_port(443), accept()]), 0);
 }
 
+/// firewalld has such a rule for some addresses of IPv6 (RFC 3964).
+#[test]
+fn a_rule_for_some_addresses_does_not_hide_one_for_all() {
+    let some = || rule(&[crate::filter::samples::destination("203.0.113.9"), drop()]);
+    let outside = |rules| {
+        let scene = with(node(), table(Kin::Ip, "fw", vec![base("f", Hook::Forward, 0, rules)]));
+        let all = found(&scene).into_iter().filter(|one| one.says.contains("do not reach beyond"));
+        all.map(|one| one.object).collect::<Vec<String>>()
+    };
+    assert_eq!(outside(vec![some(), rule(&[drop()])]), ["ip fw/f rule 2"; 2]);
+    assert_eq!(outside(vec![some()]), [""; 0]);
+    assert_eq!(outside(vec![some(), rule(&[tcp_port(443), drop()])]), [""; 0]);
+}
+
 /// How many findings there are of what containers send beyond the node, if nothing else passes.
 fn found_for_outside(parts: &[Vec<Step>]) -> usize {
     let rules = vec![rule(&[established(), accept()]), rule(parts)];
