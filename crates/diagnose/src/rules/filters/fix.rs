@@ -55,13 +55,7 @@ pub(super) fn help(
         Some(Owner::Firewalld)
             if is_running && place.hook == Hook::Input && sort.port().is_some() =>
         {
-            let rule = |net: &IpNet| {
-                let rule = rich_rule(sort, site, net);
-                format!(
-                    "firewall-cmd --permanent --add-rich-rule='{rule}' && firewall-cmd --reload"
-                )
-            };
-            all(nets.iter().map(rule).collect())
+            all(nets.iter().map(|net| in_zone(place, &rich_rule(sort, site, net))).collect())
         }
         Some(Owner::Firewalld) if is_running => with(
             nets.iter().map(zone).collect(),
@@ -156,10 +150,10 @@ pub(in crate::rules) fn opened(
             let version = if family == Family::V4 { "ipv4" } else { "ipv6" };
             let rule = |net: &IpNet| {
                 format!(
-                    "firewall-cmd --permanent --add-rich-rule='rule family={version} source address={net} port port={port} protocol=udp accept' && firewall-cmd --reload"
+                    "rule family={version} source address={net} port port={port} protocol=udp accept"
                 )
             };
-            nets.iter().map(rule).collect()
+            nets.iter().map(|net| in_zone(place, &rule(net))).collect()
         }
         Some(Owner::Ufw) if is_input => nets
             .iter()
@@ -286,6 +280,17 @@ fn policy(scene: &Scene, sort: &Sort<'_>, site: &Site<'_>, nets: &[IpNet]) -> Ve
 
 fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
+}
+
+/// Returns the command that adds a rule to the zone of firewalld whose chain stops packets to the node;
+/// without a zone it is the one for all links that have none.
+fn in_zone(place: &Place, rule: &str) -> String {
+    let zone = ["filter_IN_", "IN_"].iter().find_map(|before| place.chain.strip_prefix(before));
+    let ends = ["_pre", "_log", "_deny", "_allow", "_post"];
+    let whole = |zone| ends.iter().find_map(|end| str::strip_suffix(zone, end)).unwrap_or(zone);
+    let zone = zone.filter(|zone| !zone.starts_with("policy_")).map(whole);
+    let zone = zone.map(|zone| format!(" --zone={zone}")).unwrap_or_default();
+    format!("firewall-cmd --permanent{zone} --add-rich-rule='{rule}' && firewall-cmd --reload")
 }
 
 /// Returns a rule of firewalld that lets what does not pass, and no more.
