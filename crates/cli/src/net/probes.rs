@@ -92,6 +92,7 @@ fn send(asked: &Probe) -> Answer {
         Probe::Echo { to } => echo_to(*to),
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
+        Probe::RarePort { to } => connect(SocketAddr::new(*to, Probe::RARE_PORT)),
         Probe::NameByTcp { server } => connect(SocketAddr::new(*server, dns::PORT)),
         Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
         Probe::HopsLeft { to } => match echo::hops_left(*to, TIMEOUT / 2) {

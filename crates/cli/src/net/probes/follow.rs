@@ -214,6 +214,7 @@ fn prepare<'s>(
     let to = match &question.asked {
         Probe::Echo { to } => SocketAddr::new(*to, 0),
         Probe::Connect { to } => *to,
+        Probe::RarePort { to } => SocketAddr::new(*to, Probe::RARE_PORT),
         Probe::Name { server } | Probe::NameByTcp { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };

@@ -322,7 +322,7 @@ fn ufw(links: &Links<'_>, sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> Stri
         (Sort::Published(_) | Sort::PublishedHere(_), Some((protocol, port))) => {
             format!("ufw route allow proto {protocol} from any to {} port {port}", site.address)
         }
-        (Sort::Between(_), _) => format!("ufw route allow from {net} to {net}"),
+        (Sort::Between(..), _) => format!("ufw route allow from {net} to {net}"),
         (Sort::FromNode, _) => format!("ufw route allow to {net}"),
         _ => format!("ufw route allow{on} from {net}"),
     }
@@ -451,7 +451,7 @@ fn accept<'n>(
         (Sort::Inside, _) => vec![Match::Loopback],
         _ if caught.back && netns.is_some() => vec![Match::Answers],
         (Sort::Outside | Sort::To(..), _) if caught.back => answers(),
-        (Sort::Between(_), _) if caught.back => each(Match::Within).collect(),
+        (Sort::Between(..), _) if caught.back => each(Match::Within).collect(),
         _ if caught.back => each(Match::AnswersFrom).collect(),
         // A container's own filter is opened for what does not pass, and for no more.
         (Sort::To(to, _), Some((protocol, port))) if netns.is_some() && leaves(place) => {
@@ -486,11 +486,11 @@ fn accept<'n>(
             flows.chain(answers()).collect()
         }
         // A policy of a bridge drops their questions for hardware addresses, too.
-        (Sort::Between(_), _) if caught.layer == Layer::Bridge && place.rule.is_none() => {
+        (Sort::Between(..), _) if caught.layer == Layer::Bridge && place.rule.is_none() => {
             let who = if site.address.is_ipv4() { Match::Arp } else { Match::Neighbours };
             each(Match::Within).chain([who]).collect()
         }
-        (Sort::Between(_), _) => each(Match::Within).collect(),
+        (Sort::Between(..), _) => each(Match::Within).collect(),
         _ => each(Match::From).chain(answers()).collect(),
     };
     let is_ipv4 = site.family() == Family::V4;
@@ -518,7 +518,7 @@ impl Match<'_> {
 fn is_open_to_rules(caught: &FilterStop, sort: &Sort<'_>) -> bool {
     match caught.layer {
         Layer::Ip => true,
-        Layer::Bridge => !caught.place.legacy && matches!(sort, Sort::Between(_)),
+        Layer::Bridge => !caught.place.legacy && matches!(sort, Sort::Between(..)),
         _ => false,
     }
 }
