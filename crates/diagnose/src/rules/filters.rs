@@ -7,6 +7,7 @@ pub(super) mod denied;
 mod fix;
 mod forwarded;
 pub(super) mod large;
+mod matches;
 mod others;
 mod ports;
 mod proved;
@@ -16,6 +17,7 @@ pub(super) mod sender;
 #[cfg(test)]
 mod sound;
 mod source;
+mod stateless;
 #[cfg(test)]
 mod tests;
 mod tried;

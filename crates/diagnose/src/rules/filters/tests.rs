@@ -4,7 +4,7 @@ use scene::filter::{Family as Kin, LegacyTable, Step};
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
-    reject, rule, table, tcp_port, ttl, unknown, verdicts,
+    protocol, reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
 use crate::path::samples::{node, with};
 use crate::question::{Answer, Answers, Hop, Probe, Question};
@@ -482,10 +482,15 @@ fn a_rule_of_a_bridge_that_drops_between_containers() {
     };
     let within = "ip saddr 10.88.0.0/24 ip daddr 10.88.0.0/24 accept";
     let by_rule = base("f", Hook::Forward, 0, vec![rule(&[drop()])]);
-    assert_eq!(fixes(by_rule), [format!("nft insert rule bridge own f handle 7 {within}")]);
+    // It drops their questions for hardware addresses, too.
+    let asks = "ether type arp accept";
+    let insert =
+        |at: &str| [within, asks].map(|what| format!("nft insert rule bridge own {at} {what}"));
+    assert_eq!(fixes(by_rule), insert("f handle 7"));
+    let some = base("f", Hook::Forward, 0, vec![rule(&[protocol(6), drop()])]);
+    assert_eq!(fixes(some), [format!("nft insert rule bridge own f handle 7 {within}")]);
     let by_policy = dropping(base("f", Hook::Forward, 0, Vec::new()));
-    let asks = "nft insert rule bridge own f ether type arp accept";
-    assert_eq!(fixes(by_policy), [format!("nft insert rule bridge own f {within}").as_str(), asks]);
+    assert_eq!(fixes(by_policy), insert("f"));
 }
 
 /// Somebody listed what containers may ask: of the rest only what is asked for is let through.
