@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn what_a_machine_on_the_way_refuses_did_not_come_to_the_other_end() {
         let to = "198.51.100.9:80".parse().unwrap();
-        let told = |by: &str, is_udp: bool, answer: Answer| {
+        let answered = |by: &str, is_udp: bool, answer: Answer| {
             let by = by.parse().unwrap();
             let mut all = vec![(Question { from: None, asked: Probe::Connect { to } }, answer)];
             tell(&Scene::default(), &[Refusal { by, to, is_udp }], &mut all);
@@ -65,12 +65,12 @@ mod tests {
         };
         let says = |error: &str| Answer::Unreachable { error: error.to_owned(), hops: Vec::new() };
         let by_other = "it was refused, says 192.0.2.1, a machine on the way";
-        assert_eq!(told("192.0.2.1", false, Answer::Refused), says(by_other));
-        assert_eq!(told("198.51.100.9", false, Answer::Refused), Answer::Refused);
-        assert_eq!(told("192.0.2.1", true, Answer::Refused), Answer::Refused);
+        assert_eq!(answered("192.0.2.1", false, Answer::Refused), says(by_other));
+        assert_eq!(answered("198.51.100.9", false, Answer::Refused), Answer::Refused);
+        assert_eq!(answered("192.0.2.1", true, Answer::Refused), Answer::Refused);
         let reached = Answer::Reached { after_us: 7 };
-        assert_eq!(told("192.0.2.1", false, reached.clone()), reached);
+        assert_eq!(answered("192.0.2.1", false, reached.clone()), reached);
         let by_other = "no route, says 192.0.2.1, a machine on the way";
-        assert_eq!(told("192.0.2.1", false, says("no route")), says(by_other));
+        assert_eq!(answered("192.0.2.1", false, says("no route")), says(by_other));
     }
 }

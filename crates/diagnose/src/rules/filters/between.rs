@@ -14,7 +14,7 @@ use crate::filter::{Payload, Port};
 use crate::finding::Finding;
 use crate::path::{Site, Trip, carries, echo};
 
-/// The protocols of connections and of echo requests, as they are told.
+/// The protocols of connections and of echo requests, by name.
 pub(super) const TCP: &str = "TCP";
 const ICMP: &str = "ICMP";
 
@@ -49,10 +49,10 @@ pub(super) fn stopped(
 
 pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
     let stopped = stopped(look.scene, from, to).into_iter();
-    let told = stopped.flat_map(|(one, names)| {
+    let found = stopped.flat_map(|(one, names)| {
         say::all(look, from, &Sort::Between(&names, to.address), vec![one])
     });
-    told.collect()
+    found.collect()
 }
 
 /// Names the protocols that do not pass, if others do.

@@ -127,8 +127,7 @@ fn without(
         return let_through(commands, &caught.place, netns);
     }
     let commands = commands.into_iter().map(Help::Command);
-    let or = format!("or remove the rule, if nobody needs it any more: {removed}");
-    commands.chain([Help::Advice(or)]).collect()
+    commands.chain([Help::Advice(or_remove(&caught.place, netns))]).collect()
 }
 
 /// Returns the commands that let packets pass; where no rule can, what a person does.
@@ -138,7 +137,7 @@ fn let_through(commands: Vec<String>, place: &Place, netns: Option<&str>) -> Vec
     }
     let name = place.name();
     let otherwise = match place.rule {
-        Some(_) => format!("; if nobody needs it any more, remove it: {}", remove(place, netns)),
+        Some(_) => format!("; {}", or_remove(place, netns)),
         None => String::new(),
     };
     vec![Help::Advice(format!(
@@ -153,8 +152,7 @@ pub(super) fn sent(scene: &Scene, site: &Site<'_>, place: &Place) -> Vec<Help> {
     let all = stateless::sent(site, is_closed);
     let links = Links { near: None, far: None };
     let command = |one| Help::Command(insert(InsertPoint::Rule, place, &links, one, is_ipv4));
-    let or = format!("or remove the rule, if nobody needs it any more: {}", remove(place, None));
-    all.iter().map(command).chain([Help::Advice(or)]).collect()
+    all.iter().map(command).chain([Help::Advice(or_remove(place, None))]).collect()
 }
 
 /// Returns what lets packets of UDP to a port pass a filter of the node: from some subnets, or from
@@ -196,11 +194,14 @@ pub(in crate::rules) fn opened(
             all.iter().map(|one| insert(at, place, &links, one, is_ipv4)).collect()
         }
     };
-    let or = place.rule.filter(|_| owner.is_none()).map(|_| {
-        let removed = remove(place, None);
-        Help::Advice(format!("or remove the rule, if nobody needs it any more: {removed}"))
-    });
+    let or = place.rule.filter(|_| owner.is_none());
+    let or = or.map(|_| Help::Advice(or_remove(place, None)));
     commands.into_iter().map(Help::Command).chain(or).collect()
+}
+
+/// Says how a rule of others goes.
+fn or_remove(place: &Place, netns: Option<&str>) -> String {
+    format!("or remove the rule, if nobody needs it any more: {}", remove(place, netns))
 }
 
 /// Says whether a rule puts packets into a queue of a program.

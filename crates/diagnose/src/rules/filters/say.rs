@@ -218,7 +218,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
     fix::help(look, site, sort, caught).into_iter().fold(finding, Finding::help)
 }
 
-/// Says whether a probe bears out what the rules say.
+/// Says what a probe shows of what the rules say.
 fn tells(trial: Trial, sort: &Sort<'_>) -> &'static str {
     match (trial, sort.is_tried_alone()) {
         (Trial::Never, _) => "; no probe has tried it",

@@ -196,14 +196,15 @@ mod tests {
         assert_eq!(advice, [REMOVE]);
     }
 
-    /// What the node's address answers for is not told from the rest there.
+    /// What answers a container has the node's address there, as the rest has.
     #[test]
     fn no_rule_at_the_uplink_tells_answers() {
         let mut scene = at("up0", Hook::Ingress, &[drop()]);
         scene.containers[0].attachments[0].ports.clear();
         let [fix, advice] = help(&scene);
         assert_eq!(fix, [""; 0]);
-        let says = "let netdev own/c rule 1 except what containers send and get; doctor names no command, since no rule there tells answers from other packets; if nobody needs it any more, remove it: nft delete rule netdev own c handle 7";
+        let says = "let netdev own/c rule 1 except what containers send and get; doctor names no command, since no rule there tells answers from other packets";
+        let says = format!("{says}; {REMOVE}");
         assert_eq!(advice, [says]);
         // A published port has a number of its own.
         let [fix, _] = help(&at("up0", Hook::Ingress, &[drop()]));

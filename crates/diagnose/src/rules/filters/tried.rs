@@ -1,5 +1,5 @@
-//! Whether a probe has tried what a filter stops by its rules. For ways on which no other rule sends
-//! anything, it asks.
+//! Whether a probe has tried what a filter stops by its rules. Where no other rule sends anything, it
+//! asks.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -169,27 +169,27 @@ mod tests {
 
     #[test]
     fn only_a_probe_makes_an_error_of_what_the_node_alone_would_send() {
-        let told = |scene: &Scene, answer: Option<Answer>| {
+        let described = |scene: &Scene, answer: Option<Answer>| {
             let all = answer.into_iter().map(|answer| (of_node(), answer)).collect();
             let answers = Answers { all };
             let found = super::super::judge(look(scene, &answers));
             let line = |one: &crate::finding::Finding| (one.severity, one.seen[0].clone());
-            let told: Vec<_> = found.iter().map(line).collect();
-            let [(severity, seen)] = told.as_slice() else { panic!("{found:#?}") };
+            let lines: Vec<_> = found.iter().map(line).collect();
+            let [(severity, seen)] = lines.as_slice() else { panic!("{found:#?}") };
             (*severity, seen.split_once("ends there").unwrap().1.to_owned())
         };
         let scene = closed(&[drop()]);
         let silent = Answer::Silent { hops: Vec::new() };
         let untried = (Severity::Warning, "; no probe has tried it".to_owned());
-        assert_eq!(told(&scene, None), untried);
+        assert_eq!(described(&scene, None), untried);
         let reason = "the link is down".to_owned();
-        assert_eq!(told(&scene, Some(Answer::NotAsked { reason })), untried);
-        assert_eq!(told(&scene, Some(silent)), (Severity::Error, String::new()));
+        assert_eq!(described(&scene, Some(Answer::NotAsked { reason })), untried);
+        assert_eq!(described(&scene, Some(silent)), (Severity::Error, String::new()));
         let answered = "; a probe that should end there was answered".to_owned();
-        assert_eq!(told(&scene, Some(Answer::Refused)), (Severity::Warning, answered));
+        assert_eq!(described(&scene, Some(Answer::Refused)), (Severity::Warning, answered));
         // The rule itself may have refused it.
         let refuses = closed(&[reject()]);
-        assert_eq!(told(&refuses, Some(Answer::Refused)), (Severity::Error, String::new()));
+        assert_eq!(described(&refuses, Some(Answer::Refused)), (Severity::Error, String::new()));
     }
 
     /// Somebody needs it, whether it was tried or not.
