@@ -160,15 +160,7 @@ pub enum LoadError {
         /// The kernel's error.
         cause: io::Error,
     },
-    /// The folder holds no file that could be a configuration, or does not exist.
-    #[error("no net configurations found in {}", .dir.display())]
-    Empty {
-        /// The folder.
-        dir: PathBuf,
-        /// What was read, one line each.
-        considered: Vec<String>,
-    },
-    /// No file defines the network.
+    /// No file defines the network; the folder may be empty, or not exist.
     #[error("no net configuration with name {name:?} in {}", .dir.display())]
     NotFound {
         /// The folder.
@@ -207,9 +199,7 @@ impl LoadError {
                 (code::TRY_AGAIN_LATER, None)
             }
             LoadError::Refused { .. } => (code::INVALID_CONFIG, None),
-            LoadError::Empty { considered, .. } | LoadError::NotFound { considered, .. } => {
-                (code::INVALID_CONFIG, Some(considered))
-            }
+            LoadError::NotFound { considered, .. } => (code::INVALID_CONFIG, Some(considered)),
         };
         let error = Error::new(code, self.to_string());
         match considered {
@@ -272,12 +262,10 @@ impl ConfigFolder {
     ///
     /// # Errors
     /// [`LoadError::Refused`] when the first file that names the network is broken, else
-    /// [`LoadError::Unfinished`] when there is a file that may come to name it,
-    /// [`LoadError::NotFound`], or [`LoadError::Empty`] when no file could have been one.
+    /// [`LoadError::Unfinished`] when there is a file that may come to name it, or
+    /// [`LoadError::NotFound`].
     pub fn find(&self, name: &str) -> Result<&NetworkList, LoadError> {
-        let mut files = 0;
         for considered in &self.considered {
-            files += usize::from(matches!(considered.kind, Kind::List | Kind::Single));
             match &considered.outcome {
                 Outcome::Network(list) if list.name == name => return Ok(list),
                 Outcome::Refused(refusal) if refusal.network.as_deref() == Some(name) => {
@@ -294,11 +282,7 @@ impl ConfigFolder {
             return Err(LoadError::Unfinished { name: name.to_owned(), refusal: refusal.clone() });
         }
         let considered = self.considered.iter().map(ConsideredFile::to_string).collect();
-        Err(if files == 0 {
-            LoadError::Empty { dir: self.dir.clone(), considered }
-        } else {
-            LoadError::NotFound { dir: self.dir.clone(), name: name.to_owned(), considered }
-        })
+        Err(LoadError::NotFound { dir: self.dir.clone(), name: name.to_owned(), considered })
     }
 
     fn consider(&mut self, path: &Path, kind: Kind) {

@@ -31,6 +31,9 @@ const PREPARE: &str = "prepare";
 /// The flag by which a service goes on with the configuration that was accepted last.
 const OR_ACCEPTED: &str = "or-accepted";
 
+/// The flag by which a person takes a service off the node, if the service has it.
+pub(crate) const UNINSTALL: &str = "uninstall";
+
 /// The flag by which a service follows its configuration.
 const FOLLOW: &str = "follow";
 
@@ -59,6 +62,11 @@ impl Invocation {
     /// Reports whether the service is only to be prepared.
     pub(crate) fn only_prepares(&self) -> bool {
         self.more.get_flag(PREPARE)
+    }
+
+    /// Reports whether the service is to be taken off the node.
+    pub(crate) fn takes_off(&self) -> bool {
+        matches!(self.more.try_get_one(UNINSTALL), Ok(Some(true)))
     }
 
     /// Returns the configuration's file and what was read, if the service is to follow it.

@@ -203,7 +203,8 @@ fn run_service(
         follows,
         again: Arc::clone(&again),
     };
-    (service.run)(&invocation, &process)?;
+    let done = (service.run)(&invocation, &process);
+    done.map_err(|stop| if invocation.takes_off() { print_failure(stop) } else { stop })?;
     match again.load(Ordering::SeqCst) {
         true if is_other => {
             Err(Stop::Failed("the changed configuration needs another start, by root".to_owned()))

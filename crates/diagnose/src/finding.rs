@@ -201,9 +201,11 @@ impl Finding {
 }
 
 /// The programs that mend something.
-const PROGRAMS: [&str; 21] = [
+const PROGRAMS: [&str; 23] = [
+    "arptables-nft",
     "bridge",
     "conntrack",
+    "ebtables-nft",
     "echo",
     "ethtool",
     "firewall-cmd",

@@ -6,6 +6,7 @@ use scene::{Container, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::WayKind;
+use crate::path::RARE_PORT;
 
 /// A packet to send from a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,6 +39,12 @@ pub enum Probe {
     Connect {
         /// Where to.
         to: SocketAddr,
+    },
+    /// A TCP connection to a port at which hardly any program listens, of a container of this node:
+    /// what is there refuses it ([`Probe::RARE_PORT`]).
+    RarePort {
+        /// The address.
+        to: IpAddr,
     },
     /// Echo requests that may not be fragmented, of several sizes up to the link's MTU.
     Size {
@@ -161,6 +168,9 @@ pub enum Answer {
 pub(crate) const NAMES: u16 = 53;
 
 impl Probe {
+    /// The port of [`Probe::RarePort`] (IANA: `tcpmux`).
+    pub const RARE_PORT: u16 = RARE_PORT;
+
     /// Returns how the programs of a container ask a server of names: by UDP, or by TCP alone if its
     /// resolv.conf says so.
     #[must_use]
@@ -182,6 +192,7 @@ impl Probe {
             Self::EchoBy { .. }
             | Self::HopsLeft { .. }
             | Self::NameBelow { .. }
+            | Self::RarePort { .. }
             | Self::WhoHas { .. } => None,
         }
     }
@@ -189,7 +200,10 @@ impl Probe {
     /// Returns the address that it is for.
     pub(crate) fn address(&self) -> IpAddr {
         match self {
-            Self::Echo { to } | Self::EchoBy { to, .. } | Self::Size { to, .. } => *to,
+            Self::Echo { to }
+            | Self::EchoBy { to, .. }
+            | Self::RarePort { to }
+            | Self::Size { to, .. } => *to,
             Self::Connect { to } => to.ip(),
             Self::HopsLeft { to } => IpAddr::V4(*to),
             Self::Name { server } | Self::NameByTcp { server } | Self::NameBelow { server, .. } => {
@@ -222,6 +236,8 @@ impl Probe {
     pub(crate) fn way(&self) -> WayKind {
         match self {
             Self::Name { .. } | Self::NameByTcp { .. } | Self::NameBelow { .. } => WayKind::Names,
+            Self::RarePort { to } if to.is_loopback() => WayKind::Inside,
+            Self::RarePort { .. } => WayKind::Between,
             _ => WayKind::Outside,
         }
     }

@@ -103,6 +103,8 @@ impl<'l> Trials<'l> {
                 })
             }
             _ if attachments().any(|one| one.gateways.contains(&to)) => Some(WayKind::Gateway),
+            Probe::RarePort { .. } if to.is_loopback() => Some(WayKind::Inside),
+            Probe::RarePort { .. } => Some(WayKind::Between),
             _ if asked.way() == WayKind::Names => Some(WayKind::Names),
             _ if is_here(scene, to) => None,
             _ => asked.destination().map(|_| WayKind::Outside),
@@ -113,6 +115,7 @@ impl<'l> Trials<'l> {
         match answer {
             Answer::Reached { .. } | Answer::Named { error: None, .. } => Trial::Works,
             Answer::Owners { macs } if !macs.is_empty() => Trial::Works,
+            Answer::Refused if matches!(asked, Probe::RarePort { .. }) => Trial::Works,
             // A machine that refuses is there; a rule refuses what another machine lets the node have.
             Answer::Refused if asked.way() == WayKind::Outside => {
                 let own = Question { from: None, asked: asked.clone() };

@@ -24,8 +24,8 @@ const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST_6: u8 = 128;
 const ECHO_REPLY_6: u8 = 129;
 /// "Destination unreachable" (RFC 792, RFC 4443 §3.1).
-const UNREACHABLE: u8 = 3;
-const UNREACHABLE_6: u8 = 1;
+pub(crate) const UNREACHABLE: u8 = 3;
+pub(crate) const UNREACHABLE_6: u8 = 1;
 
 /// Header and payload of the smallest request.
 const LENGTH: usize = 16;
@@ -489,7 +489,7 @@ fn send(socket: &OwnedFd, packet: &[u8], address: IpAddr, scope: u32) -> io::Res
 }
 
 /// Returns the ICMP message of a packet.
-fn message(packet: &[u8], has_ip_header: bool) -> Option<&[u8]> {
+pub(crate) fn message(packet: &[u8], has_ip_header: bool) -> Option<&[u8]> {
     if !has_ip_header {
         return Some(packet);
     }

@@ -25,6 +25,7 @@ pub mod nft;
 pub mod opened;
 pub mod packet;
 pub mod peer;
+pub mod refusals;
 pub mod remedy;
 pub mod route;
 pub mod routers;

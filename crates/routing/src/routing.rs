@@ -469,6 +469,12 @@ impl Routing {
         [self.cluster.due(), retry, cut_off, self.turns_due()].into_iter().flatten().min()
     }
 
+    /// Says whether the brake holds something.
+    #[must_use]
+    pub fn is_braking(&self) -> bool {
+        self.cluster.due().is_some()
+    }
+
     /// Removes at once what the brake holds.
     pub fn accept(&mut self, now: Time) -> Todo {
         let outcome = self.cluster.accept(now);

@@ -8,6 +8,7 @@
 mod follow;
 mod local_ports;
 mod names;
+mod refusers;
 mod sizes;
 mod who_has;
 
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use diagnose::{Answer, Answers, Probe, Question};
 use kernel::echo;
 use kernel::netns::{Netns, within};
+use kernel::refusals::RefusalListener;
 use rustix::net::sockopt;
 use scene::{Scene, Transport};
 
@@ -55,7 +57,7 @@ pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
 }
 
 fn ask_from(scene: &Scene, from: Option<&str>, questions: &[&Question]) -> Vec<(Question, Answer)> {
-    let Some(id) = from else { return at_once(questions) };
+    let Some(id) = from else { return at_once(scene, questions) };
     let not_asked = |reason: String| -> Vec<(Question, Answer)> {
         let answer = Answer::NotAsked { reason };
         questions.iter().map(|question| ((*question).clone(), answer.clone())).collect()
@@ -65,7 +67,7 @@ fn ask_from(scene: &Scene, from: Option<&str>, questions: &[&Question]) -> Vec<(
     };
     match Netns::open(Path::new(&container.netns)) {
         Err(error) => not_asked(error.to_string()),
-        Ok(netns) => match within(&netns, || at_once(questions)) {
+        Ok(netns) => match within(&netns, || at_once(scene, questions)) {
             Ok(answers) => answers,
             Err(error) => not_asked(error.to_string()),
         },
@@ -74,7 +76,16 @@ fn ask_from(scene: &Scene, from: Option<&str>, questions: &[&Question]) -> Vec<(
 
 /// Sends the questions of the namespace in which the calling thread is. A new thread is in the
 /// namespace of the one that starts it.
-fn at_once(questions: &[&Question]) -> Vec<(Question, Answer)> {
+fn at_once(scene: &Scene, questions: &[&Question]) -> Vec<(Question, Answer)> {
+    // Without it, who refuses is not known.
+    let listener = RefusalListener::open().ok();
+    let mut all = send_all(questions);
+    let heard = listener.map(|listener| listener.heard()).unwrap_or_default();
+    refusers::tell(scene, &heard, &mut all);
+    all
+}
+
+fn send_all(questions: &[&Question]) -> Vec<(Question, Answer)> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             questions.iter().map(|question| scope.spawn(move || send(&question.asked))).collect();
@@ -92,6 +103,7 @@ fn send(asked: &Probe) -> Answer {
         Probe::Echo { to } => echo_to(*to),
         Probe::EchoBy { to, link } => of_ping(&echo::ping_by(link, *to, TIMEOUT / 2, 2)),
         Probe::Connect { to } => connect(*to),
+        Probe::RarePort { to } => connect(SocketAddr::new(*to, Probe::RARE_PORT)),
         Probe::NameByTcp { server } => connect(SocketAddr::new(*server, dns::PORT)),
         Probe::Size { to, up_to } => sizes::ask(*to, *up_to),
         Probe::HopsLeft { to } => match echo::hops_left(*to, TIMEOUT / 2) {

@@ -128,7 +128,8 @@ fn text(error: &io::Error) -> String {
     if dns::is_late(error) { "no answer".to_owned() } else { error.to_string() }
 }
 
-fn read(path: &Path) -> String {
+/// Reads a file; one that is missing, or cannot be read, is empty.
+pub(crate) fn read(path: &Path) -> String {
     let bytes = state::read_optional(path).ok().flatten().unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -151,10 +152,7 @@ impl ResolvConf {
             let Some((key, rest)) = line.split_once([' ', '\t']) else { continue };
             let mut words = rest.split_whitespace();
             match key {
-                "nameserver" => {
-                    let address = words.next().and_then(|word| word.split('%').next());
-                    conf.servers.extend(address.and_then(|address| address.parse::<IpAddr>().ok()));
-                }
+                "nameserver" => conf.servers.extend(words.next().and_then(server)),
                 // The last one counts.
                 "search" => conf.search = words.take(DOMAINS).map(str::to_owned).collect(),
                 "domain" => conf.search = words.take(1).map(str::to_owned).collect(),
@@ -190,6 +188,11 @@ impl ResolvConf {
         tries.insert(if is_first { 0 } else { tries.len() }, name.to_owned());
         tries
     }
+}
+
+/// Reads the address of a server, without the part after `%`.
+fn server(word: &str) -> Option<IpAddr> {
+    word.split('%').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -141,12 +141,12 @@ impl Session {
         let folder = self.scan()?;
         match folder.find(name) {
             Ok(list) => Ok(Network { list: list.clone(), file: file_of(&folder, name) }),
-            Err(LoadError::Empty { .. } | LoadError::NotFound { .. }) if name == default::NAME => {
+            Err(LoadError::NotFound { .. }) if name == default::NAME => {
                 Ok(Network { list: default::list(), file: None })
             }
             Err(error) => {
                 let mut failure = load_failure(&error);
-                if let LoadError::Empty { .. } | LoadError::NotFound { .. } = error {
+                if let LoadError::NotFound { .. } = error {
                     let known = self.networks(&folder);
                     let names: Vec<&str> =
                         known.iter().map(|network| network.list.name.as_str()).collect();

@@ -4,6 +4,7 @@ mod counts;
 mod crowd;
 mod drifts;
 mod findings;
+mod firewalls;
 mod follow;
 mod input;
 mod led;

@@ -16,7 +16,7 @@ fn errors_are_text_on_standard_error_or_an_object_on_standard_output() {
     assert_eq!(text.stdout, "");
     expect![[r#"
         error: "nobody" is neither a network nor a container that is attached to one
-        cause: no net configurations found in SCRATCH/net.d
+        cause: no net configuration with name "nobody" in SCRATCH/net.d
         hint: `netwright list` shows what is attached, `netwright status` the networks
     "#]]
     .assert_eq(&scratch.plain(&text.stderr));
@@ -27,7 +27,7 @@ fn errors_are_text_on_standard_error_or_an_object_on_standard_output() {
         {
             "code": 3,
             "msg": "\"nobody\" is neither a network nor a container that is attached to one",
-            "details": "no net configurations found in SCRATCH/net.d; `netwright list` shows what is attached, `netwright status` the networks"
+            "details": "no net configuration with name \"nobody\" in SCRATCH/net.d; `netwright list` shows what is attached, `netwright status` the networks"
         }
     "#]]
     .assert_eq(&scratch.plain(&json.stdout));

@@ -98,13 +98,13 @@ fn fallback_to_conf_and_json() {
 fn missing_dir_error() {
     let scan = ConfigFolder::scan("/nonexistent/net.d").unwrap();
     let error = scan.find("x").unwrap_err();
-    assert_eq!(error.to_string(), "no net configurations found in /nonexistent/net.d");
+    assert_eq!(error.to_string(), "no net configuration with name \"x\" in /nonexistent/net.d");
     assert_eq!(details(&error), "the folder is empty or does not exist");
     let dir = folder(&[("README", "")]);
     let error = ConfigFolder::scan(dir.path()).unwrap().find("x").unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("no net configurations found in {}", dir.path().display())
+        format!("no net configuration with name \"x\" in {}", dir.path().display())
     );
     assert!(details(&error).ends_with("README: not named *.conflist, *.conf or *.json"));
 }

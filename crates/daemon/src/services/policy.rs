@@ -106,7 +106,7 @@ use super::pace::{Pace, thread_time};
 use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
 use crate::attendant::{self, Changes};
 use crate::bell::Bell;
-use crate::command_line::Invocation;
+use crate::command_line::{Invocation, UNINSTALL};
 use crate::exchange::{NoAnswer, ask};
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
@@ -138,7 +138,6 @@ const FILES_SETTLE: Duration = Duration::from_millis(20);
 /// What the service's health calls the tables in containers' namespaces.
 const INSIDE: &str = "containers' packet filters";
 
-const UNINSTALL: &str = "uninstall";
 const OPEN: &str = "open";
 
 /// How long a service may take to say that it runs.
@@ -166,7 +165,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let mut disk = Disk::new(&folder);
     let filter = Filter::open(logging(config), &roots);
     let taken_off = node_api::policy::taken_off(&roots.lib);
-    if invocation.more.get_flag(UNINSTALL) {
+    if invocation.takes_off() {
         let open = invocation.more.get_flag(OPEN);
         return leave(filter.map_err(failed)?, &disk, &taken_off, open, &roots);
     }

@@ -125,7 +125,7 @@ use super::setup::{Process, failed, stop_signals, words};
 use crate::attendant::{Attendant, Changes, Duties};
 use crate::bell::Bell;
 use crate::clock;
-use crate::command_line::Invocation;
+use crate::command_line::{Invocation, UNINSTALL};
 use crate::health::Health;
 use crate::listen::Listener;
 use crate::poll::{Interest, Poller};
@@ -165,7 +165,6 @@ const UDP: u8 = 17;
 /// container's.
 const SYSCTLS: &str = "NETWRIGHT_SYSCTL_DIR";
 
-const UNINSTALL: &str = "uninstall";
 const TO_FLANNEL: &str = "to-flannel";
 const FORCE: &str = "force";
 
@@ -197,7 +196,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let folder = config.state.clone().unwrap_or_else(|| process.roots().lib.join("routing"));
     let disk = Disk::new(&folder);
     let is_etcd = config.source.0 == RoutingSource::Etcd;
-    if invocation.more.get_flag(UNINSTALL) {
+    if invocation.takes_off() {
         let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
         let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
         let published = NetworkFiles::new(config, under_policy(&invocation.config().policy));

@@ -104,6 +104,7 @@ fn text(asked: &Probe) -> String {
         Probe::EchoBy { to, link } => format!("an echo of {to} by {link}"),
         Probe::HopsLeft { to } => format!("how many hops answers of {to} have left"),
         Probe::Connect { to } => format!("a connection to {to}"),
+        Probe::RarePort { to } => format!("a connection to {to}"),
         Probe::Size { to, .. } => format!("echoes of several sizes of {to}"),
         Probe::Name { server } => format!("{server} for a name"),
         Probe::NameByTcp { server } => format!("{server} for a name by TCP"),

@@ -7,6 +7,7 @@ pub(super) mod denied;
 mod fix;
 mod forwarded;
 pub(super) mod large;
+mod matches;
 mod others;
 mod ports;
 mod proved;
@@ -16,8 +17,10 @@ pub(super) mod sender;
 #[cfg(test)]
 mod sound;
 mod source;
+mod stateless;
 #[cfg(test)]
 mod tests;
+mod tried;
 
 use std::net::IpAddr;
 
@@ -31,6 +34,7 @@ use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
 use crate::finding::{Family, Finding, Way};
 use crate::path::{self, Joint, Outcome, Passage, Site, Stop, StopCause, Trip, follow_filters};
+use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
     judges: "packet filters",
@@ -47,6 +51,7 @@ pub(super) const RULE: Rule = Rule {
         "proxy-missing",
     ],
     needs: &[Part::Links, Part::Routes, Part::Nftables],
+    asks: tried::asks,
     judge,
     ..Rule::NONE
 };
@@ -68,13 +73,10 @@ const SOME: usize = 16;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let scene = look.scene;
-    let limit = if MANY < size(scene) { SOME } else { CONTAINERS };
+    let limit = limit(scene);
     let mut found: Vec<Finding> = say::dormant(look).into_iter().collect();
     for family in [Family::V4, Family::V6] {
-        let sites: Vec<Site<'_>> = containers(look)
-            .flat_map(|container| Site::every(scene, container, family))
-            .take(limit)
-            .collect();
+        let sites = sites(look, family, limit);
         let beyond = others::samples(scene, family);
         for container in containers(look).take(limit) {
             found.extend(ports::redirected(look, container, family, &beyond));
@@ -82,11 +84,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         for site in &sites {
             one(look, site, &beyond, &mut found);
         }
-        let everybody = Look { only: None, ..look };
-        let others: Vec<Site<'_>> = containers(everybody)
-            .flat_map(|container| Site::every(scene, container, family))
-            .take(CONTAINERS)
-            .collect();
+        let others = self::sites(Look { only: None, ..look }, family, CONTAINERS);
         for (from, to) in pairs(&sites, &others) {
             found.extend(between::judge(look, from, to));
         }
@@ -96,6 +94,19 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(large::judge(look));
     found.extend(forwarded::judge(look));
     found
+}
+
+/// How many containers are followed.
+fn limit(scene: &Scene) -> usize {
+    if MANY < size(scene) { SOME } else { CONTAINERS }
+}
+
+/// The sites of the containers that are looked at, up to a limit.
+fn sites<'l>(look: Look<'l>, family: Family, limit: usize) -> Vec<Site<'l>> {
+    containers(look)
+        .flat_map(|container| Site::every(look.scene, container, family))
+        .take(limit)
+        .collect()
 }
 
 /// How many rules and elements the node's filters have.
@@ -232,14 +243,30 @@ struct FilterStop {
 }
 
 impl FilterStop {
+    /// Says whether it is a fault: what a program drops because people decided who may talk to whom
+    /// is none.
+    fn is_fault(&self, scene: &Scene) -> bool {
+        !whose::is_policy(&self.place, self.back, scene)
+    }
+
     /// Says whether it is the same filter. It may stop one packet on its way, and the answer to
     /// another one.
     fn is_at(&self, other: &FilterStop) -> bool {
         self.place == other.place && self.inside == other.inside
     }
+
+    /// Says whether both are in what one base chain asks: the first of them hides the other one.
+    fn may_hide(&self, other: &FilterStop) -> bool {
+        let of = |one: &FilterStop| {
+            let Place { family, legacy, table, hook, base, .. } = one.place.clone();
+            (family, legacy, table, hook, base)
+        };
+        of(self) == of(other) && self.inside == other.inside
+    }
 }
 
-/// Returns the filters that stop each of some trips. The first trip that passes ends it.
+/// Returns the filters that stop the first of some trips, if they stop each, or another rule does so
+/// before. The first trip that passes ends it.
 fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
     let mut trips = trips.iter();
     let mut all = trips.next().map(|trip| caught(scene, trip)).unwrap_or_default();
@@ -248,7 +275,7 @@ fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
             break;
         }
         let others = caught(scene, trip);
-        all.retain(|one| others.iter().any(|other| other.is_at(one)));
+        all.retain(|one| others.iter().any(|other| other.is_at(one) || other.may_hide(one)));
     }
     all
 }

@@ -145,7 +145,7 @@ impl RawNetwork {
             None => {
                 let scanned = ConfigFolder::scan(folder)?;
                 scanned.find(&self.name).cloned().map_err(|error| match error {
-                    LoadError::Empty { .. } | LoadError::NotFound { .. } => {
+                    LoadError::NotFound { .. } => {
                         let text = format!("no network {:?} in {}", self.name, folder.display());
                         invalid(text).with_details("\"confDir\" says where networks are")
                     }

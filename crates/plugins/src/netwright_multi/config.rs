@@ -247,7 +247,7 @@ impl Config {
             let scanned = ConfigFolder::scan(folder)?;
             match scanned.find(name) {
                 Ok(list) => return refuse_ourselves(list.clone()).map(Some),
-                Err(LoadError::Empty { .. } | LoadError::NotFound { .. }) => {}
+                Err(LoadError::NotFound { .. }) => {}
                 Err(error @ LoadError::Unfinished { .. }) => unfinished = Some(error.into()),
                 Err(error) => return Err(error.into()),
             }

@@ -199,7 +199,7 @@ impl DoctorReport<'_> {
             let sound = match self.diagnosis.unexamined.len() {
                 0 if 0 < left_out => "the others as they should be".to_owned(),
                 0 => "all as they should be".to_owned(),
-                ways => format!("as they should be, and {} not examined", several(ways, "way")),
+                count => format!("as they should be, and {} not examined", several(count, "way")),
             };
             return format!(
                 "{}: {} on {}, {looked_at} things looked at, {sound} ({seconds:.2} s){notes}\n",
@@ -235,7 +235,7 @@ impl DoctorReport<'_> {
         let look = Look { scene: self.scene, answers: self.answers, only: self.only, to: None };
         let trials = Trials::of(look);
         // A way that is broken is shown if the container has it; one that works, if it was tried.
-        let ways = [
+        let rows = [
             ("attached", &[][..], true, self.attached(container)),
             ("inside", &[WayKind::Inside][..], true, self.inside(container)),
             ("gateway", &[WayKind::Gateway][..], has_gateway, self.echoes(container)),
@@ -243,7 +243,7 @@ impl DoctorReport<'_> {
             ("names", &[WayKind::Names][..], has_names, self.names(container)),
             ("published", published, has_ports, self.ports(container)),
         ];
-        for (name, kinds, exists, says) in ways {
+        for (name, kinds, exists, says) in rows {
             let broken = self.blamed(container, kinds);
             let read = kinds.iter().all(|kind| *kind == WayKind::Inside);
             let shown = kinds.iter().map(|kind| trials.of_way(container, *kind, None));

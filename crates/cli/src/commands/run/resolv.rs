@@ -9,6 +9,8 @@ use std::path::Path;
 
 use cni::{AddResult, Dns};
 
+use crate::net::resolv::{ResolvConf, read};
+
 /// The file that programs read.
 pub(super) const FILE: &str = "/etc/resolv.conf";
 
@@ -29,29 +31,26 @@ pub(super) enum Resolv {
 /// Decides what the command gets: `servers` of the command line come first, then those of the
 /// networks' results, then the host's.
 pub(super) fn choose(servers: &[IpAddr], results: &[AddResult]) -> Resolv {
-    decide(servers, results, &read(FILE), &|| read(RESOLVED))
+    decide(servers, results, &read(Path::new(FILE)), &|| read(Path::new(RESOLVED)))
 }
 
-/// Returns the servers of the command if a route leads to none of them. One that is no plain
-/// address, such as one with its link, is not judged.
+/// Returns the servers of the command if a route leads to none of them. If one is on a link, they
+/// are not judged.
 pub(super) fn without_route(
     chosen: &Resolv,
     has_route: &mut dyn FnMut(IpAddr) -> bool,
 ) -> Vec<IpAddr> {
     let text = match chosen {
         Resolv::Own(text) => text.clone(),
-        Resolv::Hosts => read(FILE),
+        Resolv::Hosts => read(Path::new(FILE)),
         Resolv::Unreachable => return Vec::new(),
     };
-    let servers = servers_in(&text).map(str::parse).collect::<Result<Vec<_>, _>>();
-    let servers = servers.unwrap_or_default();
-    if servers.iter().any(|server| has_route(*server)) { Vec::new() } else { servers }
-}
-
-/// Reads a file; one that is missing, or cannot be read, names no servers.
-fn read(path: &str) -> String {
-    let bytes = state::read_optional(Path::new(path)).ok().flatten().unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let servers = servers_in(&text);
+    let is_on_a_link =
+        |server: &IpAddr| matches!(server, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let is_judged = !servers.iter().any(is_on_a_link);
+    let is_lost = is_judged && !servers.iter().any(|server| has_route(*server));
+    if is_lost { servers } else { Vec::new() }
 }
 
 fn decide(
@@ -68,12 +67,12 @@ fn decide(
     if !given.nameservers.is_empty() {
         return Resolv::Own(text(&given));
     }
-    let reached = |server: &str| is_reached(server, results);
-    let own = if servers_in(hosts).any(&reached) { hosts.to_owned() } else { resolved() };
-    if !servers_in(&own).any(&reached) {
+    let reached = |server: &IpAddr| is_reached(*server, results);
+    let own = if servers_in(hosts).iter().any(reached) { hosts.to_owned() } else { resolved() };
+    if !servers_in(&own).iter().any(reached) {
         return Resolv::Unreachable;
     }
-    let kept = own.lines().filter(|line| server_of(line).is_none_or(&reached));
+    let kept = own.lines().filter(|line| servers_in(line).iter().all(reached));
     let mut lines: Vec<String> = kept.map(str::to_owned).collect();
     let further = text(&given);
     if own == hosts && lines.len() == own.lines().count() && further.is_empty() {
@@ -112,19 +111,13 @@ fn text(dns: &Dns) -> String {
     text
 }
 
-fn servers_in(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(server_of)
-}
-
-fn server_of(line: &str) -> Option<&str> {
-    let mut words = line.split_whitespace();
-    words.next().filter(|key| *key == "nameserver").and(words.next())
+fn servers_in(text: &str) -> Vec<IpAddr> {
+    ResolvConf::parse(text).servers
 }
 
 /// Says whether a container reaches a server of the host: no loopback, no link of the host, and of a
 /// family that the container has.
-fn is_reached(server: &str, results: &[AddResult]) -> bool {
-    let Ok(server) = server.parse::<IpAddr>() else { return false };
+fn is_reached(server: IpAddr, results: &[AddResult]) -> bool {
     let is_of_host = match server {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_unspecified() || v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.is_unicast_link_local(),
@@ -172,6 +165,9 @@ mod tests {
         for text in ["", stub, "nameserver ::1\n", "nameserver 169.254.1.1\n", "nameserver x\n"] {
             assert_eq!(host(text, stub, &[dual()]), Resolv::Unreachable, "{text}");
         }
+        // The C library passes over these lines: nothing is waited for.
+        let passed_over = "nameserver x\n nameserver 127.0.0.1\nnameserver 198.51.100.53\n";
+        assert_eq!(host(passed_over, "", &[dual()]), Resolv::Hosts);
         // The first would be waited for.
         let mixed = "nameserver 127.0.0.1\nnameserver 198.51.100.53\nsearch a.example\n";
         let want = own("nameserver 198.51.100.53\nsearch a.example\n");

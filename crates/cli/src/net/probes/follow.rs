@@ -30,7 +30,7 @@ use kernel::nft::trace::{Flow, FlowTrace};
 use kernel::tracefs::Trace;
 use scene::Scene;
 
-use super::{micros, names};
+use super::{micros, names, refusers};
 use crate::net::dns;
 use chain::SentPacket;
 use counted::Watch;
@@ -136,13 +136,14 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
                 None => chain::hops(scene, &probe.sent(), &events),
             };
             judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
-            let found = match answer {
-                None => FollowOutcome::Hops(hops),
-                Some(_) if probe.is_refused_here(scene, &hops, counted.is_none()) => {
+            let found = match (answer, first) {
+                (None, _) => FollowOutcome::Hops(hops),
+                (Some(_), Some(first)) if refusers::is_named(first) => FollowOutcome::Hops(hops),
+                (Some(_), _) if probe.is_refused_here(scene, &hops, counted.is_none()) => {
                     let error = REFUSED.to_owned();
                     FollowOutcome::Answer(Answer::Unreachable { error, hops })
                 }
-                Some(refused) => FollowOutcome::Answer(refused),
+                (Some(refused), _) => FollowOutcome::Answer(refused),
             };
             (probe.number, found)
         })
@@ -214,6 +215,7 @@ fn prepare<'s>(
     let to = match &question.asked {
         Probe::Echo { to } => SocketAddr::new(*to, 0),
         Probe::Connect { to } => *to,
+        Probe::RarePort { to } => SocketAddr::new(*to, Probe::RARE_PORT),
         Probe::Name { server } | Probe::NameByTcp { server } => SocketAddr::new(*server, dns::PORT),
         _ => return None,
     };

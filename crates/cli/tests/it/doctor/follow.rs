@@ -87,6 +87,24 @@ fn traffic_of_equal_sizes_does_not_confuse() {
     }
 }
 
+/// The server is there, and another machine answers in its place.
+#[test]
+fn a_machine_on_the_way_that_refuses_is_named() {
+    require!("root", "program:nft");
+    let node = Node::new("doctor-refused");
+    node.lab.sh("ip netns exec outside nft 'add table ip own; \
+         add chain ip own forward { type filter hook forward priority 0; }; \
+         add rule ip own forward tcp dport 80 reject with icmp type port-unreachable'");
+    let said = node.doctor(&TO);
+    let who = ", says 198.51.100.2, a machine on the way";
+    assert!(said.code == 1 && said.stdout.contains(who), "{said:#?}");
+    node.lab.sh("ip netns exec outside nft flush table ip own");
+    node.lab.sh("ip netns exec outside nft add rule ip own forward tcp dport 80 \
+         reject with icmp type admin-prohibited");
+    let said = node.doctor(&TO);
+    assert!(said.code == 1 && said.stdout.contains(who), "{said:#?}");
+}
+
 /// The packet filter's trace begins after this hook.
 #[test]
 fn tracepoints_alone_tell_the_link() {

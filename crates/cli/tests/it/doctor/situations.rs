@@ -324,6 +324,12 @@ fn packet_filters_of_others() {
 }
 
 #[test]
+fn filters_of_frames() {
+    require!("root", "program:nft", "program:ebtables-nft");
+    try_each("doctor-frames", filtered::FRAMES);
+}
+
+#[test]
 fn a_policy_of_legacy_iptables() {
     require!("root", "legacy-tables");
     try_each("doctor-legacy", filtered::LEGACY);

@@ -73,7 +73,7 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 const BUS_ADDRESS: &str = "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/dbus/system_bus_socket";
 
 /// Starts Debian's firewalld, and waits until its rules are there.
-fn firewalld(lab: &Lab) -> [RunningProgram; 2] {
+pub(super) fn firewalld(lab: &Lab) -> [RunningProgram; 2] {
     lab.sh("mkdir -p /run/dbus /var/log /etc/firewalld");
     let config = lab.dir().join("bus.xml");
     std::fs::write(&config, BUS).unwrap();

@@ -243,7 +243,7 @@ fn find(name: &str, conf_dir: &Path) -> Result<NetworkList, Error> {
     let folder = ConfigFolder::scan(conf_dir).map_err(|error| error.to_cni())?;
     match folder.find(name) {
         Ok(list) => Ok(list.clone()),
-        Err(error @ (LoadError::Empty { .. } | LoadError::NotFound { .. })) => {
+        Err(error @ LoadError::NotFound { .. }) => {
             let there: Vec<&str> = folder.networks().map(|list| list.name.as_str()).collect();
             let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
             Err(Error::new(code::INVALID_CONFIG, error.to_string())

@@ -65,6 +65,9 @@ impl SharedRouting {
             return Answer::json(&self.routing().targets().collect::<Vec<_>>());
         }
         if target == ACCEPT {
+            if !self.routing().is_braking() {
+                return Answer::text(200, "nothing was held");
+            }
             self.0.accepted.store(true, Ordering::SeqCst);
             self.ring();
             return Answer::text(200, "accepted");

@@ -202,7 +202,7 @@ fn what_runs_keeps_its_rules_when_the_service_is_taken_off() {
     let tables =
         |cluster: &Cluster| cluster.node.sh("nft list tables").matches("netwright-policy").count();
     let (code, said) = take_off(&cluster, &[]);
-    assert!(code == Some(1) && said.contains("the service policy runs, "), "{said}");
+    assert!(code == Some(1) && said.starts_with("error: the service policy runs, "), "{said}");
     cluster.stop();
     let (code, said) = take_off(&cluster, &[]);
     assert_eq!(code, Some(0), "{said}");

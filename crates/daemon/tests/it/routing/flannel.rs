@@ -413,7 +413,10 @@ fn what_flanneld_has_left_stays_and_one_that_still_runs_is_told() {
     let give_back = ["--uninstall", "--to-flannel"];
     let refused = fabric.routing(0).args(give_back).output().unwrap();
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && words.contains("no routes here yet"), "{words}");
+    assert!(
+        !refused.status.success() && words.starts_with("error: flanneld has no routes here"),
+        "{words}"
+    );
     fabric.assert_all_reach_all();
     flanneld(&fabric, 0, Backend::HostGw);
     // A record of nodes that is older than flanneld's routes does not count.

@@ -47,10 +47,15 @@ fn a_list_that_lacks_most_nodes_is_held_until_it_is_accepted() {
     let rows = fabric.routes(0)["rows"].to_string();
     assert_eq!(rows.matches(r#""state":{"held":"#).count(), 4, "{rows}");
 
-    let accepted = fabric.command(0, "routes accept").output().unwrap();
-    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    let accept = |fabric: &Fabric| {
+        let done = fabric.command(0, "routes accept").output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert_eq!(accept(&fabric), "accepted\n");
     wait_until("the routes to go", || routes(&fabric) == 0);
     wait_until("nothing to be held", || !says(&fabric, "held"));
+    assert_eq!(accept(&fabric), "nothing was held\n");
     assert_eq!(fabric.routes(0)["rows"], json!([]));
 }
 

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use scene::Transport;
+use scene::{Scene, Transport};
 
 use super::say::{self, Sort};
 use super::{FilterStop, caught};
@@ -14,22 +14,28 @@ use crate::filter::{Payload, Port};
 use crate::finding::Finding;
 use crate::path::{Site, Trip, carries, echo};
 
-/// The protocol of echo requests, as it is told.
+/// The protocols of connections and of echo requests, by name.
+pub(super) const TCP: &str = "TCP";
 const ICMP: &str = "ICMP";
 
 /// What is sent to an address, with the name of its protocol.
 fn tried(to: IpAddr) -> [(&'static str, Payload); 3] {
     [
-        ("TCP", carries(Transport::Tcp, Port::Any)),
+        (TCP, carries(Transport::Tcp, Port::Any)),
         ("UDP", carries(Transport::Udp, Port::Any)),
         (ICMP, echo(to)),
     ]
 }
 
-pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
+/// Returns the filters that stop what a container sends to another one, each with the protocols.
+pub(super) fn stopped(
+    scene: &Scene,
+    from: &Site<'_>,
+    to: &Site<'_>,
+) -> Vec<(FilterStop, Vec<&'static str>)> {
     let mut stopped: Vec<(FilterStop, Vec<&'static str>)> = Vec::new();
     for (name, with) in tried(to.address) {
-        for one in caught(look.scene, &Trip::Between { from, to, with }) {
+        for one in caught(scene, &Trip::Between { from, to, with }) {
             match stopped.iter_mut().find(|(known, _)| known.is_at(&one)) {
                 Some((_, names)) => names.push(name),
                 None => stopped.push((one, vec![name])),
@@ -38,10 +44,15 @@ pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Findi
     }
     // Who drops echo requests alone means to.
     stopped.retain(|(_, names)| *names != [ICMP]);
-    let told = stopped
-        .into_iter()
-        .flat_map(|(one, names)| say::all(look, from, &Sort::Between(&names), vec![one]));
-    told.collect()
+    stopped
+}
+
+pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
+    let stopped = stopped(look.scene, from, to).into_iter();
+    let found = stopped.flat_map(|(one, names)| {
+        say::all(look, from, &Sort::Between(&names, to.address), vec![one])
+    });
+    found.collect()
 }
 
 /// Names the protocols that do not pass, if others do.
@@ -58,7 +69,6 @@ mod tests {
     use crate::filter::samples::{base, drop, established, protocol, rule, table};
     use crate::path::samples::{node, with};
     use crate::question::Answers;
-    use scene::Scene;
     use scene::filter::{Family as Kin, Hook, LegacyTable, Step};
 
     /// A bridge on which the node has no address, whose frames the filters of IP see.

@@ -3,15 +3,14 @@
 //! A rule of others stays: a rule before it lets the containers' packets pass. Whose the rule is,
 //! decides whether it goes; what ends with it is said.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use scene::filter::{Hook, Step, Table};
 use scene::{Scene, Transport};
 
 use super::super::ways::{links_out, samples};
+use super::matches::{self, Links, Match};
 use super::say::Sort;
-use super::{FilterStop, WEB, others, tcp};
+use super::{FilterStop, WEB, others, stateless, tcp};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{Layer, Place, Port};
@@ -55,13 +54,7 @@ pub(super) fn help(
         Some(Owner::Firewalld)
             if is_running && place.hook == Hook::Input && sort.port().is_some() =>
         {
-            let rule = |net: &IpNet| {
-                let rule = rich_rule(sort, site, net);
-                format!(
-                    "firewall-cmd --permanent --add-rich-rule='{rule}' && firewall-cmd --reload"
-                )
-            };
-            all(nets.iter().map(rule).collect())
+            all(nets.iter().map(|net| in_zone(place, &rich_rule(sort, site, net))).collect())
         }
         Some(Owner::Firewalld) if is_running => with(
             nets.iter().map(zone).collect(),
@@ -84,7 +77,8 @@ pub(super) fn help(
         },
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
         Some(Owner::Docker) if place.chain != USER && place.hook == Hook::Forward => {
-            all(accept(look, InsertPoint::Docker, site, sort, caught, &nets, netns))
+            let commands = accept(look, InsertPoint::Docker, site, sort, caught, &nets, netns);
+            let_through(commands, place, netns)
         }
         Some(Owner::Ours) if place.rule.is_none() => all(vec![open(place)]),
         Some(Owner::Calico) if whose::is_for_services(place) => {
@@ -105,12 +99,14 @@ pub(super) fn help(
         Some(Owner::Docker) if place.chain == USER => {
             without(look, site, sort, caught, &nets, netns)
         }
-        _ => all(accept(look, InsertPoint::Base, site, sort, caught, &nets, netns)),
+        _ => {
+            let commands = accept(look, InsertPoint::Base, site, sort, caught, &nets, netns);
+            let_through(commands, place, netns)
+        }
     }
 }
 
-/// Returns what lets the containers' packets pass before a rule of others judges them. Where no
-/// rule can do that, the rule goes.
+/// Returns what lets the containers' packets pass before a rule of others judges them.
 fn without(
     look: Look<'_>,
     site: &Site<'_>,
@@ -119,25 +115,44 @@ fn without(
     nets: &[IpNet],
     netns: Option<&str>,
 ) -> Vec<Help> {
-    // Before connection tracking no rule can tell what answers.
-    if !is_open_to_rules(caught, sort) || (is_raw(&caught.place) && caught.back) {
-        return removal(&caught.place, netns);
-    }
     let removed = remove(&caught.place, netns);
     if is_queue(&caught.place) {
         let or = format!("if there is to be none, remove the rule: {removed}");
         let start = "start the program that reads the queue, or see why it judges none".to_owned();
         return vec![Help::Advice(start), Help::Advice(or)];
     }
-    let commands = accept(look, InsertPoint::Rule, site, sort, caught, nets, netns)
-        .into_iter()
-        .map(Help::Command);
+    let commands = accept(look, InsertPoint::Rule, site, sort, caught, nets, netns);
     // Who lists what containers may ask needs the rule that stops the rest.
-    if lets_others(look, site, sort) {
-        return commands.collect();
+    if commands.is_empty() || lets_others(look, site, sort) {
+        return let_through(commands, &caught.place, netns);
     }
-    let or = format!("or remove the rule, if nobody needs it any more: {removed}");
-    commands.chain([Help::Advice(or)]).collect()
+    let commands = commands.into_iter().map(Help::Command);
+    commands.chain([Help::Advice(or_remove(&caught.place, netns))]).collect()
+}
+
+/// Returns the commands that let packets pass; where no rule can, what a person does.
+fn let_through(commands: Vec<String>, place: &Place, netns: Option<&str>) -> Vec<Help> {
+    if !commands.is_empty() {
+        return commands.into_iter().map(Help::Command).collect();
+    }
+    let name = place.name();
+    let otherwise = match place.rule {
+        Some(_) => format!("; {}", or_remove(place, netns)),
+        None => String::new(),
+    };
+    vec![Help::Advice(format!(
+        "let {name} except what containers send and get; doctor names no command, since no rule there tells answers from other packets{otherwise}"
+    ))]
+}
+
+/// Returns what lets all pass that a container sends, before a rule at the node's end of its link.
+pub(super) fn sent(scene: &Scene, site: &Site<'_>, place: &Place) -> Vec<Help> {
+    let is_ipv4 = site.family() == Family::V4;
+    let is_closed = place.rule.is_none_or(|(_, rule)| is_for_all(scene, place, rule));
+    let all = stateless::sent(site, is_closed);
+    let links = Links { near: None, far: None };
+    let command = |one| Help::Command(insert(InsertPoint::Rule, place, &links, one, is_ipv4));
+    all.iter().map(command).chain([Help::Advice(or_remove(place, None))]).collect()
 }
 
 /// Returns what lets packets of UDP to a port pass a filter of the node: from some subnets, or from
@@ -156,16 +171,15 @@ pub(in crate::rules) fn opened(
             let version = if family == Family::V4 { "ipv4" } else { "ipv6" };
             let rule = |net: &IpNet| {
                 format!(
-                    "firewall-cmd --permanent --add-rich-rule='rule family={version} source address={net} port port={port} protocol=udp accept' && firewall-cmd --reload"
+                    "rule family={version} source address={net} port port={port} protocol=udp accept"
                 )
             };
-            nets.iter().map(rule).collect()
+            nets.iter().map(|net| in_zone(place, &rule(net))).collect()
         }
         Some(Owner::Ufw) if is_input => nets
             .iter()
             .map(|net| format!("ufw allow proto udp from {net} to any port {port}"))
             .collect(),
-        _ if matches!(place.hook, Hook::Ingress | Hook::Egress) => return removal(place, None),
         _ => {
             let at = match owner {
                 None if place.rule.is_some() => InsertPoint::Rule,
@@ -180,11 +194,14 @@ pub(in crate::rules) fn opened(
             all.iter().map(|one| insert(at, place, &links, one, is_ipv4)).collect()
         }
     };
-    let or = place.rule.filter(|_| owner.is_none()).map(|_| {
-        let removed = remove(place, None);
-        Help::Advice(format!("or remove the rule, if nobody needs it any more: {removed}"))
-    });
+    let or = place.rule.filter(|_| owner.is_none());
+    let or = or.map(|_| Help::Advice(or_remove(place, None)));
     commands.into_iter().map(Help::Command).chain(or).collect()
+}
+
+/// Says how a rule of others goes.
+fn or_remove(place: &Place, netns: Option<&str>) -> String {
+    format!("or remove the rule, if nobody needs it any more: {}", remove(place, netns))
 }
 
 /// Says whether a rule puts packets into a queue of a program.
@@ -217,7 +234,7 @@ fn plugin_opens(scene: &Scene, place: &Place, sort: &Sort<'_>) -> bool {
 }
 
 /// Says whether a rule of the node judges every packet that reaches it.
-fn is_for_all(scene: &Scene, place: &Place, handle: u64) -> bool {
+pub(super) fn is_for_all(scene: &Scene, place: &Place, handle: u64) -> bool {
     if place.legacy {
         let rule = place.says.strip_prefix(&format!("-A {} ", place.chain));
         return rule.is_some_and(|rule| rule.starts_with("-j "));
@@ -225,15 +242,13 @@ fn is_for_all(scene: &Scene, place: &Place, handle: u64) -> bool {
     let is_of = |table: &&Table| table.family.as_str() == place.family && table.name == place.table;
     let chains = scene.host.filter.tables.iter().filter(is_of).flat_map(|table| &table.chains);
     let rules = chains.filter(|chain| chain.name == place.chain).flat_map(|chain| &chain.rules);
-    let is_condition = |step: &Step| {
-        matches!(
-            step,
-            Step::Compare { .. }
-                | Step::Range { .. }
-                | Step::Lookup { .. }
-                | Step::Limit { .. }
-                | Step::Unknown { .. }
-        )
+    let is_condition = |step: &Step| match step {
+        Step::Compare { .. } | Step::Range { .. } | Step::Lookup { .. } | Step::Limit { .. } => {
+            true
+        }
+        // That sends a frame on.
+        Step::Unknown { name } => name != "fwd",
+        _ => false,
     };
     rules.filter(|rule| rule.handle == handle).any(|rule| !rule.steps.iter().any(is_condition))
 }
@@ -288,6 +303,17 @@ fn zone(net: &IpNet) -> String {
     format!("firewall-cmd --permanent --zone=trusted --add-source={net} && firewall-cmd --reload")
 }
 
+/// Returns the command that adds a rule to the zone of firewalld whose chain stops packets to the node;
+/// without a zone it is the one for all links that have none.
+fn in_zone(place: &Place, rule: &str) -> String {
+    let zone = ["filter_IN_", "IN_"].iter().find_map(|before| place.chain.strip_prefix(before));
+    let ends = ["_pre", "_log", "_deny", "_allow", "_post"];
+    let whole = |zone| ends.iter().find_map(|end| str::strip_suffix(zone, end)).unwrap_or(zone);
+    let zone = zone.filter(|zone| !zone.starts_with("policy_")).map(whole);
+    let zone = zone.map(|zone| format!(" --zone={zone}")).unwrap_or_default();
+    format!("firewall-cmd --permanent{zone} --add-rich-rule='{rule}' && firewall-cmd --reload")
+}
+
 /// Returns a rule of firewalld that lets what does not pass, and no more.
 fn rich_rule(sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> String {
     let family = if net.addr().is_ipv4() { "ipv4" } else { "ipv6" };
@@ -317,7 +343,7 @@ fn ufw(links: &Links<'_>, sort: &Sort<'_>, site: &Site<'_>, net: &IpNet) -> Stri
         (Sort::Published(_) | Sort::PublishedHere(_), Some((protocol, port))) => {
             format!("ufw route allow proto {protocol} from any to {} port {port}", site.address)
         }
-        (Sort::Between(_), _) => format!("ufw route allow from {net} to {net}"),
+        (Sort::Between(..), _) => format!("ufw route allow from {net} to {net}"),
         (Sort::FromNode, _) => format!("ufw route allow to {net}"),
         _ => format!("ufw route allow{on} from {net}"),
     }
@@ -353,33 +379,6 @@ pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
     within(netns) + &command
 }
 
-/// What is to be let through.
-enum Match<'n> {
-    From(&'n IpNet),
-    To(&'n IpNet),
-    /// Between containers.
-    Within(&'n IpNet),
-    /// Questions for hardware addresses, by IPv4.
-    Arp,
-    /// To one port of one machine, from whoever sends.
-    Machine(IpAddr, &'static str, u16),
-    /// From a subnet to one port of one machine.
-    Flow(&'n IpNet, IpAddr, &'static str, u16),
-    Answers,
-    /// What answers containers.
-    AnswersTo(&'n IpNet),
-    /// What containers answer.
-    AnswersFrom(&'n IpNet),
-    /// What the node has sent on to a port of a container.
-    Published(IpAddr, &'static str, u16),
-    Neighbours,
-    Loopback,
-    /// What a container sends.
-    Sender(IpAddr),
-    /// To a port, as protocol and number; from a subnet, if it is not the container's own filter.
-    Port(Option<&'n IpNet>, &'static str, u16),
-}
-
 /// Where a rule is inserted that lets packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InsertPoint {
@@ -389,15 +388,6 @@ enum InsertPoint {
     Rule,
     /// At the beginning of the chain that Docker leaves to others.
     Docker,
-}
-
-/// The links by which packets of containers come to the node and leave it, where a filter sees them
-/// and they are the same for all containers of the network.
-struct Links<'s> {
-    /// Towards the containers.
-    near: Option<&'s str>,
-    /// Towards other machines.
-    far: Option<&'s str>,
 }
 
 impl<'s> Links<'s> {
@@ -432,8 +422,12 @@ fn accept<'n>(
     netns: Option<&str>,
 ) -> Vec<String> {
     let place = &caught.place;
-    if !is_open_to_rules(caught, sort) {
-        return vec![within(netns) + &open(place)];
+    let is_ipv4 = site.family() == Family::V4;
+    if caught.layer != Layer::Ip || (is_raw(place) && caught.back) {
+        let matches = stateless::matches(look, site, sort, caught, nets).unwrap_or_default();
+        let links = Links { near: None, far: None };
+        let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
+        return matches.iter().map(command).collect();
     }
     let each = |of: fn(&'n IpNet) -> Match<'n>| nets.iter().map(of);
     // There the answers to translated packets still have this node's address.
@@ -446,7 +440,7 @@ fn accept<'n>(
         (Sort::Inside, _) => vec![Match::Loopback],
         _ if caught.back && netns.is_some() => vec![Match::Answers],
         (Sort::Outside | Sort::To(..), _) if caught.back => answers(),
-        (Sort::Between(_), _) if caught.back => each(Match::Within).collect(),
+        (Sort::Between(..), _) if caught.back => each(Match::Within).collect(),
         _ if caught.back => each(Match::AnswersFrom).collect(),
         // A container's own filter is opened for what does not pass, and for no more.
         (Sort::To(to, _), Some((protocol, port))) if netns.is_some() && leaves(place) => {
@@ -480,15 +474,9 @@ fn accept<'n>(
             let flows = nets.iter().map(|net| Match::Flow(net, *to, protocol, port));
             flows.chain(answers()).collect()
         }
-        // A policy of a bridge drops their questions for hardware addresses, too.
-        (Sort::Between(_), _) if caught.layer == Layer::Bridge && place.rule.is_none() => {
-            let who = if site.address.is_ipv4() { Match::Arp } else { Match::Neighbours };
-            each(Match::Within).chain([who]).collect()
-        }
-        (Sort::Between(_), _) => each(Match::Within).collect(),
+        (Sort::Between(..), _) => each(Match::Within).collect(),
         _ => each(Match::From).chain(answers()).collect(),
     };
-    let is_ipv4 = site.family() == Family::V4;
     let is_tracked = !is_raw(place);
     // What drops the later packets of a connection does so between containers, too, where it sees
     // their frames, and no packet that begins one shows that.
@@ -499,23 +487,6 @@ fn accept<'n>(
     let matches = matches.iter().filter(|one| is_tracked || !one.is_of_tracking());
     let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
     matches.map(command).collect()
-}
-
-impl Match<'_> {
-    /// Says whether only connection tracking knows it.
-    fn is_of_tracking(&self) -> bool {
-        matches!(self, Match::Answers | Match::AnswersTo(_) | Match::AnswersFrom(_))
-    }
-}
-
-/// Says whether a rule that lets packets pass can be put before what stops them: in a filter of IP, or
-/// between containers in one of nftables that sees the frames of a bridge.
-fn is_open_to_rules(caught: &FilterStop, sort: &Sort<'_>) -> bool {
-    match caught.layer {
-        Layer::Ip => true,
-        Layer::Bridge => !caught.place.legacy && matches!(sort, Sort::Between(_)),
-        _ => false,
-    }
 }
 
 /// Says whether packets that come to a place have not been seen by connection tracking.
@@ -555,88 +526,26 @@ fn insert(
         InsertPoint::Rule => (place.chain.as_str(), place.rule),
         InsertPoint::Docker => (USER, None),
     };
-    let is_iptables =
-        matches!(*family, "ip" | "ip6") && base.chars().all(|letter| letter.is_ascii_uppercase());
-    if place.legacy || is_iptables {
-        let tool = if is_ipv4 { "iptables" } else { "ip6tables" };
-        let kind = if place.legacy { "legacy" } else { "nft" };
-        let what = iptables(what, links, leaves(place));
-        let number = rule.map(|(number, _)| format!(" {number}")).unwrap_or_default();
-        return format!("{tool}-{kind} -t {table} -I {chain}{number} {what} -j ACCEPT");
+    let number = rule.map(|(number, _)| format!(" {number}")).unwrap_or_default();
+    let by =
+        |tool: &str, what: String| format!("{tool} -t {table} -I {chain}{number} {what} -j ACCEPT");
+    let of_ip = || matches::iptables(what, links, leaves(place));
+    // So are those of iptables-nft, ebtables-nft and arptables-nft.
+    let is_upper = base.chars().all(|letter| letter.is_ascii_uppercase());
+    match (*family, is_ipv4) {
+        (_, true) if place.legacy => by("iptables-legacy", of_ip()),
+        (_, false) if place.legacy => by("ip6tables-legacy", of_ip()),
+        ("ip" | "ip6", true) if is_upper => by("iptables-nft", of_ip()),
+        ("ip" | "ip6", false) if is_upper => by("ip6tables-nft", of_ip()),
+        ("bridge", _) if is_upper => by("ebtables-nft", matches::ebtables(what, is_ipv4)),
+        ("arp", _) if is_upper => by("arptables-nft", matches::arptables(what)),
+        _ => {
+            let what = matches::nft(what, links, leaves(place), is_ipv4);
+            let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
+            format!("nft insert rule {family} {table} {chain}{before} {what} accept")
+        }
     }
-    let what = nft(what, links, leaves(place), is_ipv4);
-    let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
-    format!("nft insert rule {family} {table} {chain}{before} {what} accept")
 }
 
 /// The chain that Docker leaves to others.
 const USER: &str = "DOCKER-USER";
-
-/// Returns a match as iptables has it.
-fn iptables(what: &Match<'_>, links: &Links<'_>, leaves: bool) -> String {
-    let on = |iif: Option<&str>, oif: Option<&str>| {
-        let iif = iif.map(|link| format!("-i {link} ")).unwrap_or_default();
-        iif + &oif.map(|link| format!("-o {link} ")).unwrap_or_default()
-    };
-    let (out, back) = (on(links.near, links.far), on(links.far, links.near));
-    const ANSWERS: &str = "-m conntrack --ctstate ESTABLISHED,RELATED";
-    match what {
-        Match::From(net) => format!("{out}-s {net}"),
-        Match::To(net) => format!("-d {net}"),
-        Match::Within(net) => format!("-s {net} -d {net}"),
-        Match::Flow(net, to, protocol, port) => {
-            format!("{out}-s {net} -d {to} -p {protocol} --dport {port}")
-        }
-        Match::Arp => "-p arp".to_owned(),
-        Match::Machine(to, protocol, port) => format!("-d {to} -p {protocol} --dport {port}"),
-        Match::Answers => ANSWERS.to_owned(),
-        Match::AnswersTo(net) => format!("{back}-d {net} {ANSWERS}"),
-        Match::AnswersFrom(net) => format!("-s {net} {ANSWERS}"),
-        Match::Published(to, protocol, port) => {
-            format!("-d {to} -p {protocol} --dport {port} -m conntrack --ctstate DNAT")
-        }
-        Match::Neighbours => "-p ipv6-icmp".to_owned(),
-        Match::Loopback if leaves => "-o lo".to_owned(),
-        Match::Loopback => "-i lo".to_owned(),
-        Match::Sender(address) => format!("-s {address}"),
-        Match::Port(None, protocol, port) => format!("-p {protocol} --dport {port}"),
-        Match::Port(Some(net), protocol, port) => {
-            format!("-s {net} -p {protocol} --dport {port}")
-        }
-    }
-}
-
-/// Returns a match as nft has it.
-fn nft(what: &Match<'_>, links: &Links<'_>, leaves: bool, is_ipv4: bool) -> String {
-    let ip = if is_ipv4 { "ip" } else { "ip6" };
-    let on = |iif: Option<&str>, oif: Option<&str>| {
-        let iif = iif.map(|link| format!("iifname {link} ")).unwrap_or_default();
-        iif + &oif.map(|link| format!("oifname {link} ")).unwrap_or_default()
-    };
-    let (out, back) = (on(links.near, links.far), on(links.far, links.near));
-    const ANSWERS: &str = "ct state established,related";
-    match what {
-        Match::From(net) => format!("{out}{ip} saddr {net}"),
-        Match::To(net) => format!("{ip} daddr {net}"),
-        Match::Within(net) => format!("{ip} saddr {net} {ip} daddr {net}"),
-        Match::Flow(net, to, protocol, port) => {
-            format!("{out}{ip} saddr {net} {ip} daddr {to} {protocol} dport {port}")
-        }
-        Match::Arp => "ether type arp".to_owned(),
-        Match::Machine(to, protocol, port) => format!("{ip} daddr {to} {protocol} dport {port}"),
-        Match::Answers => ANSWERS.to_owned(),
-        Match::AnswersTo(net) => format!("{back}{ip} daddr {net} {ANSWERS}"),
-        Match::AnswersFrom(net) => format!("{ip} saddr {net} {ANSWERS}"),
-        Match::Published(to, protocol, port) => {
-            format!("{ip} daddr {to} {protocol} dport {port} ct status dnat")
-        }
-        Match::Neighbours => "icmpv6 type '{ nd-neighbor-solicit, nd-neighbor-advert }'".to_owned(),
-        Match::Loopback if leaves => "oifname lo".to_owned(),
-        Match::Loopback => "iifname lo".to_owned(),
-        Match::Sender(address) => format!("{ip} saddr {address}"),
-        Match::Port(None, protocol, port) => format!("{protocol} dport {port}"),
-        Match::Port(Some(net), protocol, port) => {
-            format!("{ip} saddr {net} {protocol} dport {port}")
-        }
-    }
-}

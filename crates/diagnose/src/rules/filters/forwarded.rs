@@ -56,7 +56,7 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
         .hits(site.container.id.clone());
     let finding = ALL.iter().fold(finding, |one, kind| one.breaks(*kind, Some(family)));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-    Some(fix::removal(&place, None).into_iter().fold(finding, Finding::help))
+    Some(fix::sent(look.scene, site, &place).into_iter().fold(finding, Finding::help))
 }
 
 /// Says whether a rule sends frames out by another link, of a chain whose link is known.
@@ -113,7 +113,8 @@ mod tests {
         let silent = || Answer::Silent { hops: Vec::new() };
         let reached = || Answer::Reached { after_us: 1 };
         let all = at("veth2", &[unknown("fwd")]);
-        let fix = "nft delete rule netdev own in handle 7";
+        let fix = "nft insert rule netdev own in handle 7 arp saddr ip 10.88.0.2 accept; \
+                   nft insert rule netdev own in handle 7 ip saddr 10.88.0.2 accept";
         assert_eq!(told(&all, vec![(name(), silent()), (echo(), silent())]), [fix]);
         // It may be brought back.
         assert_eq!(told(&all, vec![(name(), silent()), (echo(), reached())]), [""; 0]);

@@ -6,9 +6,9 @@ use scene::filter::{Hook, Step};
 use super::say;
 use crate::Look;
 use crate::filter::{Layer, Place};
-use crate::finding::{Finding, Way};
-use crate::question::{Answer, Hop, Probe};
-use crate::rules::family_of;
+use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::question::{Answer, Hop, Probe, Question};
+use crate::rules::{BY_ITSELF, family_of};
 use crate::whose;
 
 /// Adds what was seen of probes: to findings of the same rule, or as findings of their own.
@@ -33,7 +33,10 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
             if !known.seen.contains(&seen) {
                 known.seen.insert(0, seen);
             }
-            let kind = question.asked.way();
+            if known.id != BY_ITSELF {
+                known.severity = Severity::Error;
+            }
+            let kind = way(question);
             let family = Some(family_of(question.asked.address()));
             let is_known =
                 |way: &Way| way.kind == kind && (way.family.is_none() || way.family == family);
@@ -51,8 +54,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         let says = format!("{} {does} {what}{to}", place.name());
         let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
         // What it does to others was not tried.
-        let finding =
-            finding.breaks(question.asked.way(), Some(family_of(question.asked.address())));
+        let finding = finding.breaks(way(question), Some(family_of(question.asked.address())));
         let finding = match limited(&place.says) {
             true => {
                 let from = question.from.as_deref().and_then(|id| look.scene.container(id));
@@ -89,6 +91,14 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// The way that is broken if a probe is lost.
+fn way(question: &Question) -> WayKind {
+    match &question.asked {
+        Probe::RarePort { .. } if question.from.is_none() => WayKind::FromNode,
+        asked => asked.way(),
+    }
+}
+
 /// The limits for which a rule asks, in words: by its addresses and ports alone it looks as if it
 /// dropped all.
 fn conditions(steps: &[Step]) -> Vec<&str> {
@@ -121,6 +131,7 @@ fn says_all(asked: &Probe, hop: &Hop, place: &Place) -> bool {
         Probe::Connect { .. } | Probe::NameByTcp { .. } => hop.back || place.hook != Hook::Input,
         Probe::Echo { .. }
         | Probe::EchoBy { .. }
+        | Probe::RarePort { .. }
         | Probe::Size { .. }
         | Probe::HopsLeft { .. }
         | Probe::NameBelow { .. }

@@ -3,14 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use scene::filter::{Hook, Step, Table};
-use scene::{Container, Port as PublishedPort};
+use scene::{Container, Port as PublishedPort, Transport};
 
 use super::super::{BY_ITSELF, containers, unanswered};
-use super::{FilterStop, between, fix};
+use super::{FilterStop, between, fix, tried};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port};
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::Site;
+use crate::trial::Trial;
 use crate::whose;
 
 /// What a packet was to do.
@@ -20,8 +21,8 @@ pub(super) enum Sort<'p> {
     Resolve,
     Outside,
     To(IpAddr, Payload),
-    /// By these protocols.
-    Between(&'p [&'static str]),
+    /// By these protocols, with the address of the other container.
+    Between(&'p [&'static str], IpAddr),
     FromNode,
     Published(&'p PublishedPort),
     PublishedHere(&'p PublishedPort),
@@ -40,7 +41,7 @@ impl Sort<'_> {
                 format!("containers of {network} do not reach their server of names {to}")
             }
             Sort::To(to, _) => format!("containers of {network} do not reach {to}"),
-            Sort::Between(names) => {
+            Sort::Between(names, _) => {
                 format!("containers of {network} do not reach each other{}", between::by(names))
             }
             Sort::FromNode => format!("this node does not reach containers of {network}"),
@@ -68,7 +69,7 @@ impl Sort<'_> {
                 format!("{called} does not reach its server of names {to}")
             }
             Sort::To(to, _) => format!("{called} does not reach {to}"),
-            Sort::Between(names) => format!(
+            Sort::Between(names, _) => format!(
                 "{called} and other containers of {} do not reach each other{}",
                 site.attachment.network,
                 between::by(names)
@@ -90,6 +91,16 @@ impl Sort<'_> {
         }
     }
 
+    /// Says whether a probe tries all that the rules are asked for.
+    fn is_tried_alone(&self) -> bool {
+        matches!(self, Sort::Inside | Sort::FromNode | Sort::Between(..))
+    }
+
+    /// Says whether it is by a protocol.
+    pub(super) fn is_by(&self, transport: Transport) -> bool {
+        self.port().is_some_and(|(protocol, _)| protocol == transport.as_str())
+    }
+
     /// Names whom a packet was for.
     fn whom(&self) -> String {
         match (self, self.port()) {
@@ -108,7 +119,7 @@ impl Sort<'_> {
             Sort::Inside | Sort::Resolve | Sort::To(..) => true,
             Sort::Published(_) | Sort::PublishedHere(_) => true,
             Sort::Outside => unanswered(look, site.container, site.family()).is_some(),
-            Sort::Between(_) | Sort::FromNode => false,
+            Sort::Between(..) | Sort::FromNode => false,
         }
     }
 
@@ -126,7 +137,7 @@ impl Sort<'_> {
             Sort::Outside => &[WayKind::Outside, WayKind::Names],
             Sort::To(_, Payload::Udp { .. }) => &[WayKind::Names],
             Sort::To(..) => &[WayKind::Outside],
-            Sort::Between(_) => &[WayKind::Between],
+            Sort::Between(..) => &[WayKind::Between],
             Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
             Sort::Published(_) => &[WayKind::Published],
             Sort::PublishedHere(_) => &[WayKind::PublishedHere],
@@ -134,16 +145,15 @@ impl Sort<'_> {
     }
 }
 
-/// Returns the findings of the filters that stop a way of a container. What a program drops because
-/// people decided who may talk to whom is no fault.
+/// Returns the findings of the filters that stop a way of a container.
 pub(super) fn all(
     look: Look<'_>,
     site: &Site<'_>,
     sort: &Sort<'_>,
     caught: Vec<FilterStop>,
 ) -> Vec<Finding> {
-    let is_fault = |one: &FilterStop| !whose::is_policy(&one.place, one.back, look.scene);
-    caught.iter().filter(|one| is_fault(one)).map(|one| stopped(look, site, sort, one)).collect()
+    let faults = caught.iter().filter(|one| one.is_fault(look.scene));
+    faults.map(|one| stopped(look, site, sort, one)).collect()
 }
 
 /// Returns the finding's ID for a filter of the node.
@@ -187,7 +197,10 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
             Finding::error(id(caught.layer, caught.hook), name, says).at(place.to_string())
         }
     };
-    let finding = finding.seen(shown(look, site, sort, caught)).hits(site.container.id.clone());
+    let trial = tried::tried(look, site, sort, caught.reject.is_some());
+    let finding = finding.seen(shown(look, site, sort, caught) + tells(trial, sort));
+    let severity = if is_doubtful(trial, sort) { Severity::Warning } else { finding.severity };
+    let finding = Finding { severity, ..finding }.hits(site.container.id.clone());
     let finding = (sort.ways().iter())
         .fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())));
     let whose = match inside {
@@ -203,6 +216,25 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
         return finding.advise("if that is not meant, change the filter in the container");
     }
     fix::help(look, site, sort, caught).into_iter().fold(finding, Finding::help)
+}
+
+/// Says what a probe shows of what the rules say.
+fn tells(trial: Trial, sort: &Sort<'_>) -> &'static str {
+    match (trial, sort.is_tried_alone()) {
+        (Trial::Never, _) => "; no probe has tried it",
+        (Trial::Works, true) => "; a probe that should end there was answered",
+        _ => "",
+    }
+}
+
+/// Says whether it is not certain that a flow suffers that somebody needs: a probe was answered, or no
+/// probe was sent and the node alone would send.
+fn is_doubtful(trial: Trial, sort: &Sort<'_>) -> bool {
+    match trial {
+        Trial::Works => sort.is_tried_alone(),
+        Trial::Never => matches!(sort, Sort::FromNode),
+        Trial::Fails => false,
+    }
 }
 
 /// Adds to the finding of a filter that lets containers ask some machines and not others that this
@@ -227,7 +259,7 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop) 
         Sort::Resolve => format!("a neighbour solicitation of {address}"),
         Sort::Outside => format!("a packet from {address} to any address beyond this node"),
         Sort::To(to, _) => format!("a packet from {address} to {to}"),
-        Sort::Between(names) => {
+        Sort::Between(names, _) => {
             format!("a packet of {} from {address} to another container", names.join(" or "))
         }
         Sort::FromNode => format!("a packet from this node to {address}"),

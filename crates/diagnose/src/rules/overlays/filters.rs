@@ -12,9 +12,11 @@ use super::super::tunnels::of_lost;
 use super::{End, TunnelPath, helped};
 use crate::Look;
 use crate::filter::{End as FilterEnd, Layer, Packet, Payload, Place, Port, State, walk};
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Family, Finding, Severity, WayKind};
 use crate::path::address_of;
+use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};
+use crate::trial::Trial;
 use crate::whose;
 
 /// What a filter stops.
@@ -130,6 +132,7 @@ fn ports(tunnel: &Link, end: IpAddr) -> Option<[u16; 2]> {
 fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
     let StoppedTunnel { tunnel, place, leaving, port, .. } = one;
     let name = &tunnel.name;
+    let trial = tried(look, one);
     let does = if one.refuses { "refuses" } else { "drops" };
     let what = match leaving {
         true => "what this node sends to other nodes by it",
@@ -139,9 +142,17 @@ fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
     let finding = Finding::error("tunnel-dropped", format!("{name}: {}", place.name()), says)
         .at(place.to_string())
         .seen(format!(
-            "by the rules as they are, a packet of UDP to port {port} {} ends there",
-            if *leaving { "of another node" } else { "of this node" }
+            "by the rules as they are, a packet of UDP to port {port} {} ends there{}",
+            if *leaving { "of another node" } else { "of this node" },
+            match trial {
+                Trial::Never => "; no probe has tried the tunnel",
+                Trial::Works => "; a probe through the tunnel was answered",
+                Trial::Fails => "",
+            }
         ));
+    // Nothing that somebody needs is certain to be lost.
+    let severity = if trial == Trial::Fails { Severity::Error } else { Severity::Warning };
+    let finding = Finding { severity, ..finding };
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     let family = if one.ipv4 { Family::V4 } else { Family::V6 };
     let nets: &[IpNet] = if *leaving { &[] } else { &one.ends };
@@ -154,4 +165,22 @@ fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
         }
     }
     of_lost(look, finding, |address| one.to.iter().any(|to| to.contains(&address)))
+}
+
+/// Returns what probes through a tunnel show.
+fn tried(look: Look<'_>, one: &StoppedTunnel<'_>) -> Trial {
+    let shown = look.answers.all.iter().filter_map(|(question, answer)| {
+        let to = question.asked.destination()?;
+        let is_by_it = one.to.iter().any(|net| net.contains(&to));
+        is_by_it.then(|| match answer {
+            Answer::NotAsked { .. } | Answer::NoPort { .. } => Trial::Never,
+            answer if answer.is_lost() => Trial::Fails,
+            _ => Trial::Works,
+        })
+    });
+    // One that is answered shows that the tunnel carries something.
+    shown.fold(Trial::Never, |all, one| match (all, one) {
+        (Trial::Works, _) | (_, Trial::Works) => Trial::Works,
+        (all, one) => all.and(one),
+    })
 }

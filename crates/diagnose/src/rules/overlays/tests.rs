@@ -217,6 +217,21 @@ fn a_filter_that_stops_the_tunnels_packets() {
     assert_eq!(told(with(flannel(), table(Kin::Inet, "filter", vec![other]))), []);
 }
 
+/// A filter alone shows no fault of the tunnel.
+#[test]
+fn a_filter_of_a_tunnel_is_an_error_if_a_probe_is_lost() {
+    let closed = base("c", Hook::Input, 0, vec![rule(&[udp_port(8472), drop()])]);
+    let scene = with(flannel(), table(Kin::Inet, "filter", vec![closed]));
+    let severity = |all: Vec<(Question, Answer)>| -> Vec<Severity> {
+        let found = found_with(&scene, all);
+        found.iter().filter(|one| one.id == "tunnel-dropped").map(|one| one.severity).collect()
+    };
+    assert_eq!(severity(Vec::new()), [Severity::Warning]);
+    assert_eq!(severity(vec![lost()]), [Severity::Error]);
+    let (question, _) = lost();
+    assert_eq!(severity(vec![(question, Answer::Reached { after_us: 9 })]), [Severity::Warning]);
+}
+
 #[test]
 fn wireguards_answers_pass_as_those_of_others() {
     let mut scene = node();

@@ -43,7 +43,7 @@ pub(super) fn packet(asked: &Probe, to: SocketAddr, order: u16) -> Option<(Packe
     let (packet, protocol, source_port) = match asked {
         Probe::Echo { .. } => (Packet::Echo, Protocol::Echo, identifier(order)),
         Probe::Name { .. } => (Packet::Name(socket), Protocol::Udp, source.port()),
-        Probe::Connect { .. } | Probe::NameByTcp { .. } => {
+        Probe::Connect { .. } | Probe::RarePort { .. } | Probe::NameByTcp { .. } => {
             let (socket, port) = tcp_socket(any).ok()?;
             (Packet::Connect(socket), Protocol::Tcp, port)
         }

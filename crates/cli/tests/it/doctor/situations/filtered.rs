@@ -90,6 +90,41 @@ pub(super) const FILTERS: &[Situation] = &[
     },
 ];
 
+/// Filters that see frames. The printed commands leave their rules where they are.
+pub(super) const FRAMES: &[Situation] = &[
+    Situation {
+        number: 61,
+        is: "a chain at the node's end of a container's link drops all that comes in",
+        breaks: Act::Sh(
+            "nft 'add table netdev own; \
+             add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
+             add rule netdev own in drop'",
+        ),
+        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        finds: ExpectedFinding::First("bridge-dropped", "netdev own/in rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table netdev own"),
+    },
+    Situation {
+        number: 62,
+        is: "a rule of ebtables drops between the ports of bridges",
+        breaks: Act::Sh("ebtables-nft -A FORWARD -j DROP"),
+        fails: Symptom::Ways(&[Way::Between]),
+        finds: ExpectedFinding::First("bridge-dropped", "bridge filter/FORWARD rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table bridge filter"),
+    },
+    Situation {
+        number: 63,
+        is: "a rule of ebtables drops what the node sends to the ports of bridges",
+        breaks: Act::Sh("ebtables-nft -A OUTPUT -p IPv4 --ip-dst {a1} --ip-proto tcp -j DROP"),
+        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::PublishedHere, Way::FromNode]),
+        finds: ExpectedFinding::First("bridge-dropped", "bridge filter/OUTPUT rule 1"),
+        fix: Fix::Hint(HintReason::Choice, "no rule there tells answers from other packets"),
+        mends: Act::Sh("nft delete table bridge filter"),
+    },
+];
+
 pub(super) const LEGACY: &[Situation] = &[Situation {
     number: 3,
     is: "the policy of legacy iptables drops what is forwarded",

@@ -140,7 +140,7 @@ impl Way {
 #[derive(Debug)]
 pub(in crate::doctor) struct Node {
     pub(in crate::doctor) lab: Lab,
-    server: Container,
+    pub(in crate::doctor) server: Container,
     pub(in crate::doctor) c1: Container,
     /// The program of c1.
     web: Option<Server>,
@@ -167,6 +167,17 @@ impl Node {
 
     /// Makes a node on which something else is set up before the first container.
     pub(in crate::doctor) fn prepared(lab: Lab, prepare: impl FnOnce(&Lab)) -> Self {
+        Self::on(lab, MYNET, prepare)
+    }
+
+    /// Makes a node whose network asks no firewall to let its containers through.
+    pub(in crate::doctor) fn without_firewall(lab: Lab) -> Self {
+        let network = MYNET.replace(",\n    {\"type\": \"firewall\"}", "");
+        assert!(!network.contains("firewall"), "{network}");
+        Self::on(lab, &network, |_| {})
+    }
+
+    fn on(lab: Lab, network: &str, prepare: impl FnOnce(&Lab)) -> Self {
         let router = lab.outside();
         let server = lab.container("server");
         router.sh(&format!(
@@ -181,7 +192,7 @@ impl Node {
         ));
         prepare(&lab);
         lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin /etc/netns/c1 /etc/netns/c2");
-        std::fs::write(lab.path("/etc/cni/net.d/10-mynet.conflist"), MYNET).unwrap();
+        std::fs::write(lab.path("/etc/cni/net.d/10-mynet.conflist"), network).unwrap();
         for name in ["c1", "c2"] {
             std::fs::write(lab.path(format!("/etc/netns/{name}/resolv.conf")), NAMES).unwrap();
         }
