@@ -114,6 +114,7 @@ const DEPTHS: [&[&str]; 21] = [
         "route-covers-pool",
         "route-refuses",
         "rule-diverts",
+        "inside-diverts",
         "source-rule-missing",
         "no-way-back",
         "default-route-silent",

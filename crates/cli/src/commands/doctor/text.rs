@@ -328,10 +328,22 @@ impl DoctorReport<'_> {
                 format!("{program} on {}", listener.at)
             })
             .collect();
+        let sound = match self.is_diverted(container) {
+            true => "loopback, addresses",
+            false => "loopback, addresses, routes",
+        };
         Some(match listeners.is_empty() {
-            true => "loopback, addresses, routes; no program listens".to_owned(),
-            false => format!("loopback, addresses, routes; listening: {}", listeners.join(", ")),
+            true => format!("{sound}; no program listens"),
+            false => format!("{sound}; listening: {}", listeners.join(", ")),
         })
+    }
+
+    /// Says whether a route of the container leads what it sends elsewhere.
+    fn is_diverted(&self, container: &Container) -> bool {
+        let causes = &self.diagnosis.causes;
+        let mut all =
+            causes.iter().flat_map(|cause| std::iter::once(&cause.finding).chain(&cause.explains));
+        all.any(|one| one.id == "inside-diverts" && one.hits.contains(&container.id))
     }
 
     fn echoes(&self, container: &Container) -> Option<String> {
