@@ -87,7 +87,20 @@ fn drifts(look: Look<'_>, container: &Container, attachment: &Attachment) -> Vec
         look.scene.host.number(switch(family)) == Some(0)
             && is_outbound(look.scene, container, family)
     };
-    attachment.drifts.iter().filter_map(|drift| told_here(drift, &off)).collect()
+    let theirs = |drift: &Drift| match attachment.by_others {
+        true => without(drift, &|item: &Item| is_of_ours(&item.what)),
+        false => Some(drift.clone()),
+    };
+    let all = attachment.drifts.iter().filter_map(theirs);
+    all.filter_map(|drift| told_here(&drift, &off)).collect()
+}
+
+/// Says whether a difference is of something that Netwright's plugins alone make: other plugins never
+/// had it.
+fn is_of_ours(what: &str) -> bool {
+    let begins = ["missing: table ", "missing: inet ", "missing: bridge "];
+    let is_table = begins.iter().any(|begin| what.contains(begin)) && what.contains(" netwright");
+    is_table || what.contains("--comment \"netwright ")
 }
 
 /// Returns a difference without the switches that are off; `None` if nothing is left of it.
@@ -329,6 +342,39 @@ mod tests {
             help("interface \"eth0\" is gone from the container"),
             ["attach the container again: repair makes no interface"]
         );
+    }
+
+    /// Docker's chain has none of our rules for what other plugins attached.
+    #[test]
+    fn what_other_plugins_never_made_is_not_missing() {
+        let item = |what: &str| Item {
+            kind: ItemKind::Filter,
+            what: format!("packet filter: {what}"),
+            ..Item::default()
+        };
+        let told = |by_others: bool, all: &[&str]| {
+            let items: Vec<Item> = all.iter().map(|what| item(what)).collect();
+            let drift = Drift {
+                plugin: "firewall".to_owned(),
+                code: 104,
+                what: items[0].what.clone(),
+                details: String::new(),
+                items,
+            };
+            let drifts = vec![drift];
+            let found = found(&scene(Attachment { by_others, drifts, ..Attachment::default() }));
+            found.into_iter().map(|one| one.says).collect::<Vec<String>>()
+        };
+        let ours = [
+            "missing: table inet netwright",
+            "missing: inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }",
+            "missing: -A DOCKER-USER -s 10.88.0.2/32 -m comment --comment \"netwright 68 podman\" -j ACCEPT",
+        ];
+        assert_eq!(told(true, &ours), [""; 0]);
+        assert_eq!(told(false, &ours).len(), 1);
+        let theirs = "missing: -A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT";
+        let says = format!("eth0 of c1 on mynet: packet filter: {theirs}");
+        assert_eq!(told(true, &[ours[0], theirs]), [says]);
     }
 
     #[test]
