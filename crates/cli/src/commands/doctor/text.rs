@@ -160,7 +160,10 @@ impl DoctorReport<'_> {
         let shown = if self.verbose { all.len() } else { LISTED.min(all.len()) };
         let mut text = String::new();
         for one in &all[..shown] {
-            let line = format!("{} of {}: {}", way(one), self.hits(&one.hits), one.why);
+            let line = match one.hits.is_empty() {
+                true => one.why.clone(),
+                false => format!("{} of {}: {}", way(one), self.hits(&one.hits), one.why),
+            };
             text.push_str(&format!("? not examined: {}\n", one_line(line)));
         }
         match all.len() - shown {
