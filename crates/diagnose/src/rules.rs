@@ -34,6 +34,7 @@ pub(crate) use self::asked::NOT_ASKED;
 pub use self::asked::not_tried;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 pub(crate) use self::names::BLAMED;
+pub(crate) use self::rates::LOSES_LARGE;
 pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
