@@ -16,7 +16,8 @@ use scene::{Namespace, Scene};
 use self::joined::joined;
 use crate::finding::{Family, Finding, Severity, Way, WayKind};
 use crate::rules::{
-    BLAMED, BY_ITSELF, BY_SENDER, DENIED, NOT_ASKED, UNJUDGED, UnexaminedWay, is_because_of,
+    BLAMED, BY_ITSELF, BY_SENDER, DENIED, LOSES_LARGE, NOT_ASKED, UNJUDGED, UnexaminedWay,
+    is_because_of,
 };
 
 /// A finding with what it explains.
@@ -83,7 +84,7 @@ impl Diagnosis {
 }
 
 /// Findings by how deep they lie, the deepest first: those of a row do not explain each other.
-const DEPTHS: [&[&str]; 21] = [
+const DEPTHS: [&[&str]; 22] = [
     &["not-seen", UNJUDGED],
     &["not-judged"],
     &["network-broken"],
@@ -114,6 +115,7 @@ const DEPTHS: [&[&str]; 21] = [
         "route-covers-pool",
         "route-refuses",
         "rule-diverts",
+        "inside-diverts",
         "source-rule-missing",
         "no-way-back",
         "default-route-silent",
@@ -150,7 +152,6 @@ const DEPTHS: [&[&str]; 21] = [
         "inside-differs",
         "not-checked",
         "switch-decides",
-        "switch-drops",
         "reverse-path-filter",
         "endpoint-silent",
         "port-address-gone",
@@ -158,6 +159,8 @@ const DEPTHS: [&[&str]; 21] = [
         "port-taken",
         "port-hidden",
     ],
+    // A port that differs is another one for the switch.
+    &["switch-drops"],
     &[
         "nothing-listens",
         "listens-on-loopback",
@@ -426,6 +429,15 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         let route = cause.place.as_deref().unwrap_or("link");
         return finding.place.as_deref().is_some_and(|place| place.ends_with(route));
     }
+    let is_shown = match (cause.id, finding.id) {
+        ("attachment-differs", "switch-drops") => is_of_plugin(cause, "ovs"),
+        ("rate-too-low", "path-mtu") => cause.says.ends_with(LOSES_LARGE),
+        ("answers-expire", "outside-silent") => is_expired(finding),
+        _ => false,
+    };
+    if is_shown {
+        return true;
+    }
     // A question that cannot be sent is no question of its own where something else is broken.
     if finding.id == NOT_ASKED {
         return cause.severity == Severity::Error;
@@ -457,6 +469,22 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         || ["nameserver-silent", "nameserver-unreachable"].contains(&finding.id);
     is_symptom
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
+}
+
+/// Says whether a plugin tells a difference.
+fn is_of_plugin(difference: &Finding, plugin: &str) -> bool {
+    let place = difference.place.as_deref().and_then(|place| place.strip_prefix("plugin "));
+    place.is_some_and(|rest| rest.starts_with(plugin))
+}
+
+/// Says whether the answer of a silent machine was seen to end where the node sends it on (linux
+/// net/ipv4/ip_forward.c, net/ipv6/ip6_output.c).
+fn is_expired(silent: &Finding) -> bool {
+    let is_there = |text: &String| {
+        text.contains("the answer ended at")
+            && ["ip_forward", "ip6_forward"].iter().any(|function| text.contains(function))
+    };
+    silent.seen.iter().any(is_there)
 }
 
 /// What keeps a link, or what is below it, from carrying packets.
@@ -499,11 +527,7 @@ pub(crate) fn covers(broken: &Way, way: &Way) -> bool {
 /// object, or what it misses was only to let the network through there.
 fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
     let text = &difference.says;
-    let is_of = |plugin: &str| {
-        difference.place.as_deref().is_some_and(|place| {
-            place.strip_prefix("plugin ").is_some_and(|rest| rest.starts_with(plugin))
-        })
-    };
+    let is_of = |plugin: &str| is_of_plugin(difference, plugin);
     let words: &[&str] = match cause.id {
         "forward-dropped" if is_of("firewall") => return true,
         "route-covers-pool" | "rule-diverts" | "subnet-taken" if is_of("portmap") => return true,
@@ -642,6 +666,27 @@ mod tests {
                 format!("attachment-differs mynet/c1/eth0: {other}: "),
             ]
         );
+    }
+
+    #[test]
+    fn what_only_follows_from_a_cause_is_no_second_one() {
+        let of = |id: &'static str, says: &str| Finding::error(id, "object", says).hits("c1");
+        let differs = |plugin: &str| {
+            of("attachment-differs", "its port has tag 101")
+                .at(format!("plugin {plugin} of network n"))
+        };
+        let drops = || of("switch-drops", "the switch drops what c1 sends");
+        let told = |cause: Finding, other: Finding| listed(vec![other, cause]).len();
+        assert_eq!((told(differs("ovs"), drops()), told(differs("bridge"), drops())), (1, 2));
+        let rate = |says: &str| of("rate-too-low", says);
+        let large = || of("path-mtu", "packets of more than 986 bytes vanish");
+        assert_eq!(told(rate(&format!("1000 bytes pass at once: {LOSES_LARGE}")), large()), 1);
+        assert_eq!(told(rate("a packet takes 750 ms"), large()), 2);
+        let expire = || of("answers-expire", "answers come with a TTL of 1");
+        let ended = |how: &str| silent("c1").seen(format!("a probe was not answered{how}"));
+        let forward = "; the answer ended at eth0 of the node: ip_forward, IP_INHDR";
+        assert_eq!(told(expire(), ended(forward)), 1);
+        assert_eq!(told(expire(), ended("")), 2);
     }
 
     #[test]

@@ -115,7 +115,8 @@ pub struct Passage<'s> {
     pub out: Option<&'s Link>,
     /// Whether its source was translated.
     pub source: Truth,
-    /// The rule that took it from connection tracking.
+    /// The rule that took it from connection tracking. If its source was translated, the rule takes
+    /// the answer, which is not translated back then.
     pub untracked: Option<Place>,
 }
 

@@ -34,6 +34,7 @@ pub(crate) use self::asked::NOT_ASKED;
 pub use self::asked::not_tried;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 pub(crate) use self::names::BLAMED;
+pub(crate) use self::rates::LOSES_LARGE;
 pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
@@ -247,9 +248,8 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
 /// Says whether an address is this node's, or of a network of its containers.
 pub(crate) fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
     // The network of a parent link has other machines, too.
-    let is_own = |network: &&scene::Network| {
-        !network.plugins.first().is_some_and(|first| ON_PARENT.contains(&first.as_str()))
-    };
+    let is_own =
+        |network: &&scene::Network| !is_on_parent(network.plugins.first().map(String::as_str));
     let mut subnets = scene.networks.iter().filter(is_own).flat_map(|one| &one.subnets);
     address.is_loopback()
         || scene.host.owner_of(address).is_some()
@@ -258,6 +258,11 @@ pub(crate) fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
 
 /// Plugins that connect a container with the network of a link of the node.
 const ON_PARENT: [&str; 4] = ["macvlan", "ipvlan", "vlan", "host-device"];
+
+/// Says whether the first plugin of a network is one of these.
+fn is_on_parent(first: Option<&str>) -> bool {
+    first.is_some_and(|first| ON_PARENT.contains(&first))
+}
 
 /// Adds to the finding of a container whose packets to an address are not answered that the router
 /// on the way there answers the node: of another machine it is not known whether that forwards

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use scene::{Container, Transport};
+use scene::{Attachment, Container, Transport};
 
 use crate::Look;
 use crate::finding::{Family, WayKind};
@@ -39,6 +39,8 @@ impl Trial {
 pub struct Trials<'l> {
     look: Look<'l>,
     answers: HashMap<Option<&'l str>, Vec<(&'l Probe, &'l Answer)>>,
+    /// The network of each address of a container.
+    networks: HashMap<IpAddr, &'l str>,
 }
 
 impl<'l> Trials<'l> {
@@ -50,7 +52,11 @@ impl<'l> Trials<'l> {
             let own = answers.entry(question.from.as_deref()).or_default();
             own.push((&question.asked, answer));
         }
-        Trials { look, answers }
+        let attachments = look.scene.containers.iter().flat_map(|one| &one.attachments);
+        let addresses = |one: &'l Attachment| {
+            one.addresses.iter().map(move |net| (net.addr(), one.network.as_str()))
+        };
+        Trials { look, answers, networks: attachments.flat_map(addresses).collect() }
     }
 
     /// Returns what all probes show of a way of a container; `None` as its IP version: of both.
@@ -64,6 +70,14 @@ impl<'l> Trials<'l> {
             true => Trial::Works,
             false => all.into_iter().fold(Trial::Never, Trial::and),
         }
+    }
+
+    /// Says whether a probe of a way was refused: by the container, or by the node if nothing leads it
+    /// to the container.
+    #[must_use]
+    pub fn is_refused(&self, container: &Container, kind: WayKind, family: Family) -> bool {
+        let mut sent = self.sent(container, kind, Some(family));
+        sent.any(|(_, answer)| *answer == Answer::Refused)
     }
 
     /// Returns the probes that try a way of a container.
@@ -105,6 +119,12 @@ impl<'l> Trials<'l> {
             _ if attachments().any(|one| one.gateways.contains(&to)) => Some(WayKind::Gateway),
             Probe::RarePort { .. } if to.is_loopback() => Some(WayKind::Inside),
             Probe::RarePort { .. } => Some(WayKind::Between),
+            Probe::Echo { .. } | Probe::Connect { .. }
+                if attachments()
+                    .any(|one| self.networks.get(&to) == Some(&one.network.as_str())) =>
+            {
+                Some(WayKind::Between)
+            }
             _ if asked.way() == WayKind::Names => Some(WayKind::Names),
             _ if is_here(scene, to) => None,
             _ => asked.destination().map(|_| WayKind::Outside),
@@ -193,6 +213,19 @@ mod tests {
         assert_eq!(shown(vec![refused.clone()], WayKind::Outside), Trial::Works);
         let node = (None, asked(), Answer::Reached { after_us: 1 });
         assert_eq!(shown(vec![refused, node], WayKind::Outside), Trial::Fails);
+    }
+
+    #[test]
+    fn what_is_sent_to_a_container_of_the_network_shows_nothing_of_the_way_outside() {
+        let mut scene = node();
+        scene.networks[0].plugins = vec!["macvlan".to_owned()];
+        let echo =
+            Question { from: Some("c2".to_owned()), asked: Probe::Echo { to: ip("10.88.0.3") } };
+        let answers = Answers { all: vec![(echo, Answer::Reached { after_us: 1 })] };
+        let trials = Trials::of(Look { scene: &scene, answers: &answers, only: None, to: None });
+        let shown = |kind| trials.of_way(&scene.containers[0], kind, Some(Family::V4));
+        assert_eq!(shown(WayKind::Outside), Trial::Never);
+        assert_eq!(shown(WayKind::Between), Trial::Works);
     }
 
     #[test]

@@ -63,7 +63,11 @@ pub(super) fn outside<'s>(
     let answer = match answer {
         Some(answer) => {
             tracer.device(Hook::Ingress, &answer.between(Some(&out.name), None))?;
-            tracer.enter(out, &answer)?.packet
+            let entered = tracer.enter(out, &answer)?;
+            if passed.source == Truth::Yes && entered.untracked.is_some() {
+                return Ok(Passage { untracked: entered.untracked, ..passed });
+            }
+            entered.packet
         }
         // It is not known by which address it comes back, so what is done before its translation is
         // not known either.

@@ -1,6 +1,9 @@
 //! What CHECK says of each attachment, and attachments that were not made.
 
+mod tried;
 mod ways;
+
+use std::collections::HashSet;
 
 use scene::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 
@@ -8,11 +11,12 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::finding::{Family, Finding, Help, Severity, Way, WayKind};
 use crate::restored;
-use crate::trial::{Trial, Trials};
+use crate::trial::Trials;
 
 pub(super) const RULE: Rule = Rule {
     judges: "attachments",
     ids: &["attachment-differs", "attachment-unfinished", "namespace-gone", "not-checked"],
+    asks: tried::asks,
     judge,
     ..Rule::NONE
 };
@@ -28,11 +32,14 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             found.push(gone(container));
         }
     }
-    let trials = Trials::of(look);
+    let harmful = harmful(look);
     for container in containers(look) {
         for attachment in &container.attachments {
-            let drifts = drifts(look, container, attachment).into_iter();
-            found.extend(drifts.map(|drift| differs(&trials, container, attachment, &drift)));
+            let drifts = drifts(look, container, attachment);
+            found.extend(drifts.iter().map(|drift| {
+                let is_harmful = harmful.contains(&of_network(attachment, drift));
+                differs(is_harmful, container, attachment, drift)
+            }));
             let ended = attachment.unfinished.as_ref();
             found.extend(ended.map(|ended| unfinished(container, attachment, ended)));
             if let Some(reason) = &attachment.not_checked {
@@ -50,13 +57,50 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// A network, and what differs in it.
+type NetworkDrift = (String, String);
+
+fn of_network(attachment: &Attachment, drift: &Drift) -> NetworkDrift {
+    (attachment.network.clone(), drift.what.clone())
+}
+
+/// Returns the differences of which probes do not show that they do no harm. What several plugins
+/// tell, or several containers of a network have, is one finding.
+fn harmful(look: Look<'_>) -> HashSet<NetworkDrift> {
+    let trials = Trials::of(look);
+    let mut harmful = HashSet::new();
+    for container in containers(look) {
+        for attachment in &container.attachments {
+            for drift in drifts(look, container, attachment) {
+                if !tried::works(look.scene, &trials, container, &drift) {
+                    harmful.insert(of_network(attachment, &drift));
+                }
+            }
+        }
+    }
+    harmful
+}
+
 /// Returns the differences without the switches of the whole node, of which `switches` tells once.
 fn drifts(look: Look<'_>, container: &Container, attachment: &Attachment) -> Vec<Drift> {
     let off = |family: Family| {
         look.scene.host.number(switch(family)) == Some(0)
             && is_outbound(look.scene, container, family)
     };
-    attachment.drifts.iter().filter_map(|drift| told_here(drift, &off)).collect()
+    let theirs = |drift: &Drift| match attachment.by_others {
+        true => without(drift, &|item: &Item| is_of_ours(&item.what)),
+        false => Some(drift.clone()),
+    };
+    let all = attachment.drifts.iter().filter_map(theirs);
+    all.filter_map(|drift| told_here(&drift, &off)).collect()
+}
+
+/// Says whether a difference is of something that Netwright's plugins alone make: other plugins never
+/// had it.
+fn is_of_ours(what: &str) -> bool {
+    let begins = ["missing: table ", "missing: inet ", "missing: bridge "];
+    let is_table = begins.iter().any(|begin| what.contains(begin)) && what.contains(" netwright");
+    is_table || what.contains("--comment \"netwright ")
 }
 
 /// Returns a difference without the switches that are off; `None` if nothing is left of it.
@@ -71,11 +115,16 @@ fn told_here(drift: &Drift, off: &dyn Fn(Family) -> bool) -> Option<Drift> {
         item.kind == ItemKind::Forwarding
             && item.addresses.iter().all(|net| off(family_of(net.addr())))
     };
-    if !drift.items.iter().any(is_switch) {
+    without(drift, &is_switch)
+}
+
+/// Returns a difference without some of what differs; `None` if nothing is left of it.
+fn without(drift: &Drift, is_told: &dyn Fn(&Item) -> bool) -> Option<Drift> {
+    if !drift.items.iter().any(is_told) {
         return Some(drift.clone());
     }
     let mut items: Vec<Item> = drift.items.clone();
-    items.retain(|item| !is_switch(item));
+    items.retain(|item| !is_told(item));
     let (first, others) = items.split_first()?;
     let others: Vec<&str> = others.iter().map(|item| item.what.as_str()).collect();
     let (what, details) = (first.what.clone(), others.join("; "));
@@ -102,7 +151,7 @@ fn gone(container: &Container) -> Finding {
 }
 
 fn differs(
-    trials: &Trials<'_>,
+    is_harmful: bool,
     container: &Container,
     attachment: &Attachment,
     drift: &Drift,
@@ -122,7 +171,7 @@ fn differs(
     };
     let repair = format!("netwright repair {}", container.id);
     let is_gone = drift.what.contains(GONE);
-    if !is_gone && works(trials, container, drift, &finding.breaks) {
+    if !is_gone && !is_harmful {
         let finding = Finding { severity: Severity::Warning, ..finding }.seen(WORKS);
         let undo = match attachment.by_others {
             true => restored::BY_OTHERS.to_owned(),
@@ -145,24 +194,7 @@ fn differs(
 }
 
 /// What is said of a difference that does no harm that a probe would show.
-const WORKS: &str = "every probe that needs it was answered";
-
-/// Says whether probes were sent where a difference may break something, and all of them were answered.
-/// Of several attachments a probe does not show which it took, and a small packet says nothing of
-/// large ones.
-fn works(trials: &Trials<'_>, container: &Container, drift: &Drift, breaks: &[Way]) -> bool {
-    let is_of_size = drift.items.iter().any(|item| item.kind == ItemKind::Mtu);
-    if is_of_size || 1 < container.attachments.len() {
-        return false;
-    }
-    let of_way = |kind: WayKind, family| trials.of_way(container, kind, family);
-    // What harms no way that is known still differs.
-    let all: Vec<Trial> = match breaks {
-        [] => ways::ALL.iter().map(|kind| of_way(*kind, None)).collect(),
-        broken => broken.iter().map(|way| of_way(way.kind, way.family)).collect(),
-    };
-    all.into_iter().fold(Trial::Never, Trial::and) == Trial::Works
-}
+const WORKS: &str = "a probe of every way that needs it was answered";
 
 /// An ADD that failed, or that was killed. What it made before that may be left.
 fn unfinished(container: &Container, attachment: &Attachment, ended: &UnfinishedAdd) -> Finding {
@@ -312,50 +344,37 @@ mod tests {
         );
     }
 
-    /// A person may have changed it so that packets pass.
+    /// Docker's chain has none of our rules for what other plugins attached.
     #[test]
-    fn a_difference_with_which_every_probe_is_answered_is_a_warning() {
-        use crate::question::{Answer, Probe, Question};
-        let drift = |kind: ItemKind| {
-            let what = "port \"veth1\" is in VLAN 8, not 7".to_owned();
-            let items = vec![Item { kind, what: what.clone(), ..Item::default() }];
-            Drift { plugin: "bridge".to_owned(), code: 104, what, details: String::new(), items }
+    fn what_other_plugins_never_made_is_not_missing() {
+        let item = |what: &str| Item {
+            kind: ItemKind::Filter,
+            what: format!("packet filter: {what}"),
+            ..Item::default()
         };
-        let scene = |kind: ItemKind| {
-            scene(Attachment {
-                gateways: vec!["10.88.0.1".parse().unwrap()],
-                drifts: vec![drift(kind)],
-                ..Attachment::default()
-            })
-        };
-        let judged = |scene: &Scene, answers: &[Answer]| {
-            let ask = |(number, answer): (usize, &Answer)| {
-                let to = ["10.88.0.1", "198.51.100.1"][number].parse().unwrap();
-                let from = Some("c1".to_owned());
-                (Question { from, asked: Probe::Echo { to } }, answer.clone())
+        let told = |by_others: bool, all: &[&str]| {
+            let items: Vec<Item> = all.iter().map(|what| item(what)).collect();
+            let drift = Drift {
+                plugin: "firewall".to_owned(),
+                code: 104,
+                what: items[0].what.clone(),
+                details: String::new(),
+                items,
             };
-            let answers = Answers { all: answers.iter().enumerate().map(ask).collect() };
-            let all = judge(Look { scene, answers: &answers, only: None, to: None });
-            (all[0].severity, all[0].fix.clone(), all[0].advice.len())
+            let drifts = vec![drift];
+            let found = found(&scene(Attachment { by_others, drifts, ..Attachment::default() }));
+            found.into_iter().map(|one| one.says).collect::<Vec<String>>()
         };
-        let reached = Answer::Reached { after_us: 1 };
-        let silent = Answer::Silent { hops: Vec::new() };
-        let repair = vec!["netwright repair c1".to_owned()];
-        let port = scene(ItemKind::Port);
-        assert_eq!(judged(&port, &[]), (Severity::Error, repair.clone(), 0));
-        assert_eq!(
-            judged(&port, &[reached.clone(), reached.clone()]),
-            (Severity::Warning, Vec::new(), 1)
-        );
-        let lost = [reached.clone(), silent];
-        assert_eq!(judged(&port, &lost), (Severity::Error, repair.clone(), 0));
-        // Small packets say nothing of large ones.
-        let both = [reached.clone(), reached.clone()];
-        assert_eq!(judged(&scene(ItemKind::Mtu), &both), (Severity::Error, repair.clone(), 0));
-        // Which of two interfaces a probe took is not known.
-        let mut two = port.clone();
-        two.containers[0].attachments.push(Attachment::default());
-        assert_eq!(judged(&two, &both), (Severity::Error, repair, 0));
+        let ours = [
+            "missing: table inet netwright",
+            "missing: inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }",
+            "missing: -A DOCKER-USER -s 10.88.0.2/32 -m comment --comment \"netwright 68 podman\" -j ACCEPT",
+        ];
+        assert_eq!(told(true, &ours), [""; 0]);
+        assert_eq!(told(false, &ours).len(), 1);
+        let theirs = "missing: -A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT";
+        let says = format!("eth0 of c1 on mynet: packet filter: {theirs}");
+        assert_eq!(told(true, &[ours[0], theirs]), [says]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::{Rule, containers, family_of, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
 use crate::finding::{Family, Finding, Way};
-use crate::path::{self, Joint, Outcome, Passage, Site, Stop, StopCause, Trip, follow_filters};
+use crate::path::{self, Joint, Outcome, Site, Stop, StopCause, Trip, follow_filters};
 use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
@@ -142,17 +142,8 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
         let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
         for (to, with) in usual.chain(named(look, site)) {
-            let Some(told) = not_translated(look, site, to, with) else { continue };
-            let is_same = |known: &&mut Finding| {
-                known.id == told.id && known.object == told.object && known.hits == told.hits
-            };
-            match found.iter_mut().find(is_same) {
-                Some(known) => {
-                    let new = told.breaks.into_iter().filter(|way| !known.breaks.contains(way));
-                    let new: Vec<Way> = new.collect();
-                    known.breaks.extend(new);
-                }
-                None => found.push(told),
+            for told in not_translated(look, site, to, with) {
+                add(found, told);
             }
         }
         found.extend(proxies::judge(look, site, beyond));
@@ -171,6 +162,21 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
             let sort = Sort::PublishedHere(port);
             found.extend(say::all(look, site, &sort, agreed(scene, &here)));
         }
+    }
+}
+
+/// Adds a finding, or the ways that it breaks to the same one.
+fn add(found: &mut Vec<Finding>, told: Finding) {
+    let is_same = |known: &&mut Finding| {
+        known.id == told.id && known.object == told.object && known.hits == told.hits
+    };
+    match found.iter_mut().find(is_same) {
+        Some(known) => {
+            let new = told.breaks.into_iter().filter(|way| !known.breaks.contains(way));
+            let new: Vec<Way> = new.collect();
+            known.breaks.extend(new);
+        }
+        None => found.push(told),
     }
 }
 
@@ -302,20 +308,38 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
     all
 }
 
-/// A rule takes packets from connection tracking, so that their source is not translated, which it
-/// is otherwise.
-fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Option<Finding> {
+/// Rules take packets from connection tracking, so that their source is not translated, which it is
+/// otherwise; or their answers, which are not translated back then.
+fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Vec<Finding> {
     let trip = &Trip::Outside { from: site, to, with };
-    let Outcome::Passes(Passage { source: Truth::No, untracked: Some(place), .. }) =
-        follow_filters(look.scene, trip, &[])
-    else {
-        return None;
-    };
-    let without = [place.clone()];
-    match follow_filters(look.scene, trip, &without) {
-        Outcome::Passes(Passage { source: Truth::Yes, .. }) => {
-            Some(say::not_translated(look, site, &place, with))
+    let mut all: Vec<(Place, bool)> = Vec::new();
+    let is_translated = loop {
+        let without: Vec<Place> = all.iter().map(|(place, _)| place.clone()).collect();
+        let Outcome::Passes(passed) = follow_filters(look.scene, trip, &without) else {
+            break false;
+        };
+        let is_of_answer = passed.source == Truth::Yes;
+        match passed.untracked {
+            Some(place) if all.len() < FILTERS && !without.contains(&place) => {
+                all.push((place, is_of_answer));
+            }
+            untracked => break is_of_answer && untracked.is_none(),
         }
-        _ => None,
-    }
+    };
+    let told = all.into_iter().filter(|_| is_translated).map(|(place, is_of_answer)| {
+        let finding = say::not_translated(look, site, &place, with);
+        match is_of_answer {
+            false => finding,
+            true => Finding {
+                says: format!(
+                    "answers to containers of {} are not translated back to their addresses: {} exempts them from connection tracking",
+                    site.attachment.network,
+                    place.name()
+                ),
+                seen: vec!["by the rules as they are, an answer stays with this node".to_owned()],
+                ..finding
+            },
+        }
+    });
+    told.collect()
 }

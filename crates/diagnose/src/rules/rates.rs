@@ -64,6 +64,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// The last words about a bucket that is smaller than a packet.
+pub(crate) const LOSES_LARGE: &str = "larger packets are dropped";
+
 /// A bucket through which a packet of the link's size takes more than a second, or never passes. One
 /// that may get only some of the packets is a warning; so is a slow one as long as the container
 /// loses nothing.
@@ -93,7 +96,7 @@ fn told(link: &Link, container: &Container, is_inside: bool, loses: bool) -> Opt
     } else if rate.burst < link.mtu {
         let (burst, mtu) = (rate.burst, link.mtu);
         format!(
-            "{sender} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: larger packets are dropped"
+            "{sender} sends packets of up to {mtu} bytes, but its limit lets only {burst} bytes pass at once: {LOSES_LARGE}"
         )
     } else if let Some(takes_ms) = takes_ms.filter(|takes_ms| SLOW_MS <= *takes_ms) {
         severity = if loses { severity } else { Severity::Warning };

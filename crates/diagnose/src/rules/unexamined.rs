@@ -1,10 +1,10 @@
 //! Ways of containers that were not examined, and why: they are neither sound nor wrong.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Container, Port, Transport};
+use scene::{Container, Link, Port, Scene, Transport};
 use serde::Serialize;
 
 use super::ways::{links_out, next_router, samples};
@@ -12,8 +12,10 @@ use super::{containers, family_of, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
 use crate::finding::{Family, Finding, Way, WayKind};
+use crate::path::links_of_containers;
 use crate::question::{Answer, Probe};
 use crate::routes::{RouteDecision, look_up};
+use crate::whose::{self, Owner, owner_of_link};
 
 const NO_PROBE: &str = "no probe was sent";
 const UNKNOWN_JOINT: &str = "doctor does not know how its interface is connected";
@@ -26,7 +28,7 @@ pub struct UnexaminedWay {
     pub way: WayKind,
     /// The IP version; `None`: both.
     pub family: Option<Family>,
-    /// The IDs of the containers.
+    /// The IDs of the containers; none if they are not known.
     pub hits: Vec<String>,
     /// Why it was not examined.
     pub why: String,
@@ -62,7 +64,44 @@ pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<UnexaminedWay> {
         }
     }
     let each = same.into_iter();
-    each.map(|((way, family, why), hits)| UnexaminedWay { way, family, hits, why }).collect()
+    let each = each.map(|((way, family, why), hits)| UnexaminedWay { way, family, hits, why });
+    let strangers = match look.only {
+        Some(_) => Vec::new(),
+        None => strangers(look.scene),
+    };
+    each.chain(strangers).collect()
+}
+
+/// Containers on bridges that Docker and podman make for networks of their own. No record of a plugin
+/// names them, so they are no part of a scene.
+fn strangers(scene: &Scene) -> Vec<UnexaminedWay> {
+    let known = links_of_containers(scene);
+    let own = |bridge: &&Link| {
+        bridge.kind.as_deref() == Some("bridge")
+            && !known.contains(bridge.name.as_str())
+            && matches!(owner_of_link(bridge), Some(Owner::Docker | Owner::Podman))
+    };
+    let bridges = scene.host.links.iter().filter(own);
+    bridges.filter_map(|bridge| on_bridge(scene, bridge, &known)).collect()
+}
+
+fn on_bridge(scene: &Scene, bridge: &Link, known: &HashSet<&str>) -> Option<UnexaminedWay> {
+    let is_port = |link: &&Link| {
+        let is_other = link.peer_netnsid.is_some() && !known.contains(link.name.as_str());
+        link.master == Some(bridge.index) && is_other
+    };
+    let count = match scene.host.links.iter().filter(is_port).count() {
+        0 => return None,
+        1 => "1 container".to_owned(),
+        count => format!("{count} containers"),
+    };
+    let name = &bridge.name;
+    let whose = whose::of_link(bridge, scene).map(|whose| format!(" ({whose})"));
+    let whose = whose.unwrap_or_default();
+    let why = format!(
+        "{count} on {name}{whose}: no CNI plugin attached what is there, and doctor examines only what one did"
+    );
+    Some(UnexaminedWay { way: WayKind::Outside, family: None, hits: Vec::new(), why })
 }
 
 impl<'l> AnswerIndex<'l> {
@@ -360,6 +399,27 @@ mod tests {
         scene.containers[0].attachments[0].gateways.truncate(1);
         let all = vec![asked("c2", Probe::Echo { to: ip("10.88.0.254") })];
         assert_eq!(told(&scene, all), [""; 0]);
+    }
+
+    /// Docker attaches containers of its own networks itself.
+    #[test]
+    fn containers_that_no_plugin_attached_are_told_by_their_bridge() {
+        use crate::routes::samples::link;
+        let mut scene = Scene::default();
+        let mut bridge = link(3, "docker0", &["172.17.0.1/16"]);
+        bridge.kind = Some("bridge".to_owned());
+        scene.host.links.push(bridge);
+        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        for index in [4, 5] {
+            let mut port = link(index, &format!("veth{index}"), &[]);
+            (port.master, port.peer_netnsid) = (Some(3), Some(7));
+            scene.host.links.push(port);
+        }
+        let lines = told(&scene, Vec::new());
+        assert!(
+            lines[0].starts_with("Outside None : 2 containers on docker0 (Docker"),
+            "{lines:?}"
+        );
     }
 
     #[test]

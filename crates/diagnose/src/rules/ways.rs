@@ -5,6 +5,7 @@ mod back;
 mod diverted;
 pub(super) mod endpoints;
 pub(super) mod expired;
+mod inside;
 pub(in crate::rules) mod obstacles;
 pub(in crate::rules) mod routers;
 mod several;
@@ -36,6 +37,7 @@ pub(super) const ROUTES: Rule = Rule {
     judges: "routes",
     ids: &[
         "default-route-silent",
+        inside::ID,
         "no-default-route",
         "no-way-back",
         "router-advertisements",
@@ -46,7 +48,7 @@ pub(super) const ROUTES: Rule = Rule {
     ],
     needs: &[Part::Links, Part::Routes],
     inside: &[Part::Links, Part::Routes],
-    asks: |look| [several::asks(look), diverted::asks(look)].concat(),
+    asks: |look| [several::asks(look), diverted::asks(look), inside::asks(look)].concat(),
     judge,
 };
 
@@ -90,6 +92,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     found.extend(diverted::judge(look, mark));
+    found.extend(inside::judge(look));
     found.extend(several::judge(look));
     found.extend(sources::judge(look));
     found.extend(routers::unheard(look, &found));

@@ -148,6 +148,8 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], family: Family) -> 
         "DNAT" => destination(info, revision, family),
         "REDIRECT" => redirect(info, family),
         "REJECT" => reject(info, family),
+        // linux include/uapi/linux/netfilter/xt_CT.h XT_CT_NOTRACK.
+        "CT" if info.u16(0).is_some_and(|flags| flags & 1 != 0) => Some(vec![effect("notrack")]),
         _ if EFFECTS.contains(&name) => Some(vec![effect(name)]),
         _ => None,
     };

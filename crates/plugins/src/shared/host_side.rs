@@ -306,7 +306,14 @@ pub fn covering(
 ) -> Result<Option<CoveredAddress>, Failure> {
     let LinkTable { vrf, table } = LinkTable::of(host, link)?;
     match host.route_in(vrf, to) {
-        Ok(Some(route)) => by_another(host, link, to, &route, table),
+        Ok(Some(route)) => {
+            let covered = by_another(host, link, to, &route, table)?;
+            // A default route covers nothing: packets go by it since the route of ours is gone.
+            let is_default = |entry: Route| entry.destination.prefix_len() == 0;
+            let is_gone =
+                covered.is_some() && host.route_entry_in(vrf, to)?.is_some_and(is_default);
+            Ok(covered.filter(|_| !is_gone))
+        }
         // The kernel does not report which route drops the packets.
         _ => {
             let filter = RouteFilter { table: Some(table), ..RouteFilter::all(IpFamily::of(to)) };

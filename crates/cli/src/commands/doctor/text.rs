@@ -160,7 +160,10 @@ impl DoctorReport<'_> {
         let shown = if self.verbose { all.len() } else { LISTED.min(all.len()) };
         let mut text = String::new();
         for one in &all[..shown] {
-            let line = format!("{} of {}: {}", way(one), self.hits(&one.hits), one.why);
+            let line = match one.hits.is_empty() {
+                true => one.why.clone(),
+                false => format!("{} of {}: {}", way(one), self.hits(&one.hits), one.why),
+            };
             text.push_str(&format!("? not examined: {}\n", one_line(line)));
         }
         match all.len() - shown {
@@ -328,10 +331,22 @@ impl DoctorReport<'_> {
                 format!("{program} on {}", listener.at)
             })
             .collect();
+        let sound = match self.is_diverted(container) {
+            true => "loopback, addresses",
+            false => "loopback, addresses, routes",
+        };
         Some(match listeners.is_empty() {
-            true => "loopback, addresses, routes; no program listens".to_owned(),
-            false => format!("loopback, addresses, routes; listening: {}", listeners.join(", ")),
+            true => format!("{sound}; no program listens"),
+            false => format!("{sound}; listening: {}", listeners.join(", ")),
         })
+    }
+
+    /// Says whether a route of the container leads what it sends elsewhere.
+    fn is_diverted(&self, container: &Container) -> bool {
+        let causes = &self.diagnosis.causes;
+        let mut all =
+            causes.iter().flat_map(|cause| std::iter::once(&cause.finding).chain(&cause.explains));
+        all.any(|one| one.id == "inside-diverts" && one.hits.contains(&container.id))
     }
 
     fn echoes(&self, container: &Container) -> Option<String> {

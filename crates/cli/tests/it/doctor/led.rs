@@ -1,10 +1,11 @@
 //! Probes that this node, or the container itself, refuses or leads elsewhere: `doctor` blames no
 //! other machine for that.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::require;
 
 use super::situations::node::{Node, findings};
+use crate::support::call_in;
 
 const SERVER: &str = "203.0.113.2:80";
 
@@ -77,6 +78,12 @@ const LED: &[Diversion] = &[
         finds: ("outside-silent", "counts as a machine on br9"),
     },
     Diversion {
+        is: "a route of the container takes the server for a machine on its link",
+        breaks: "ip -n c1 route add 203.0.113.2/32 dev eth0",
+        mends: "ip -n c1 route del 203.0.113.2/32",
+        finds: ("inside-diverts", "c1: 203.0.113.2/32 dev eth0"),
+    },
+    Diversion {
         is: "a rule of the node sends it to a dead end",
         breaks: "nft 'add table ip led; \
                  add chain ip led pre { type nat hook prerouting priority -110; }; \
@@ -111,6 +118,40 @@ fn what_is_led_elsewhere_is_not_told_as_the_servers_fault() {
         }
     }
     assert!(wrong.is_empty(), "{} of {}: {}", wrong.len(), LED.len(), wrong.join("\n"));
+}
+
+/// A person or a DHCP client gives a container a default route by a network that leads nowhere.
+#[test]
+fn a_default_route_by_another_network_is_removed_by_the_printed_fix() {
+    require!("root");
+    let node = Node::new("doctor-inside-route");
+    let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.23.0.0/24" }]] });
+    let plugins = json!([{ "type": "ptp", "ipam": ipam }]);
+    let network = json!({ "cniVersion": "1.0.0", "name": "intern", "plugins": plugins });
+    node.network("80-intern", &network.to_string());
+    let (done, said) = node.run("netwright add intern c1 --container-id c1 --ifname eth1");
+    assert!(done, "{said}");
+    let to = ["c1", "--to", SERVER];
+    assert_eq!(node.doctor(&to).code, 0, "{:#?}", findings(&node.doctor(&to)));
+    let (done, said) = node.run(
+        "ip -n c1 route add default via 10.88.0.1 dev eth0 metric 100
+         ip -n c1 route del default metric 0
+         ip -n c1 route add default via 10.23.0.1 dev eth1 metric 50",
+    );
+    assert!(done, "{said}");
+    for asked in [&[][..], &to[..]] {
+        let found = findings(&node.doctor(asked));
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(found[0]["id"], "inside-diverts", "{found:#?}");
+        assert_eq!(found[0]["object"], "c1: default via 10.23.0.1 dev eth1 metric 50");
+    }
+    let text = call_in(&node.lab, &["doctor", "c1", "--to", SERVER]).both();
+    assert!(text.contains("loopback, addresses; "), "{text}");
+    let found = findings(&node.doctor(&to));
+    let (done, said) = node.run(found[0]["fix"][0].as_str().unwrap());
+    assert!(done, "{said}");
+    let said = node.doctor(&to);
+    assert_eq!(said.code, 0, "{:#?}", findings(&said));
 }
 
 /// Where no program listens at the other end, the connection came there.

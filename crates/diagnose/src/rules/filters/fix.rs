@@ -45,7 +45,10 @@ pub(super) fn help(
     };
     match owner {
         // The plugin `firewall` opens the chain FORWARD of iptables, where it is closed.
-        _ if plugin_opens(look.scene, place, sort) && site.attachment.has_plugin("firewall") => {
+        _ if plugin_opens(look.scene, place, sort)
+            && site.attachment.has_plugin("firewall")
+            && !site.attachment.by_others =>
+        {
             restored::all(look.scene, site.attachment)
         }
         Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {

@@ -12,9 +12,9 @@ use scene::filter::Hook;
 use super::super::family_of;
 use super::{fix, proved};
 use crate::Look;
-use crate::filter::{End, Layer, Payload, Place, Port, WalkOutcome, walk};
+use crate::filter::{End, Layer, Payload, Place, Port, Truth, WalkOutcome, walk};
 use crate::finding::{Finding, WayKind};
-use crate::path::{Site, carries, echo};
+use crate::path::{Outcome, Site, Trip, carries, echo, follow_filters};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 use crate::whose;
@@ -44,7 +44,8 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     }
     let family = family_of(to);
     let mut sites = Site::all(look.scene, container, family);
-    let (place, source) = sites.find_map(|site| given(look, &site, to, with))?;
+    let (site, (place, source)) =
+        sites.find_map(|site| given(look, &site, to, with).map(|given| (site, given)))?;
     let called = container.called();
     let says = format!(
         "{} gives packets of {called} the source address {source}, which this node does not have",
@@ -57,7 +58,27 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
         .breaks(WayKind::Outside, Some(family))
         .breaks(WayKind::Names, Some(family));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-    Some(fix::removal(&place, None).into_iter().fold(finding, Finding::help))
+    if is_translated_without(look, &site, to, with, &place) {
+        return Some(fix::removal(&place, None).into_iter().fold(finding, Finding::help));
+    }
+    Some(finding.advise(format!(
+        "let the rule give an address that this node has; or let network {} translate what {called} sends (ipMasq), and then remove the rule, without which nothing does now: {}",
+        site.attachment.network,
+        fix::remove(&place, None)
+    )))
+}
+
+/// Says whether another rule surely gives a packet a source, if one rule is not there.
+fn is_translated_without(
+    look: Look<'_>,
+    site: &Site<'_>,
+    to: IpAddr,
+    with: Payload,
+    place: &Place,
+) -> bool {
+    let trip = Trip::Outside { from: site, to, with };
+    let outcome = follow_filters(look.scene, &trip, std::slice::from_ref(place));
+    matches!(outcome, Outcome::Passes(passed) if passed.source == Truth::Yes)
 }
 
 /// Returns the rule that surely gives a packet to an address beyond the node a source that the node
@@ -120,13 +141,33 @@ mod tests {
     }
 
     fn told(scene: &Scene, of_node: Answer) -> Vec<(String, String)> {
+        let found = found(scene, of_node);
+        found.into_iter().map(|one| (one.object, one.place.unwrap_or_default())).collect()
+    }
+
+    fn found(scene: &Scene, of_node: Answer) -> Vec<Finding> {
         let asked = || Probe::Echo { to: ip("192.0.2.1") };
         let of = |from: Option<&str>| Question { from: from.map(str::to_owned), asked: asked() };
         let silent = Answer::Silent { hops: Vec::new() };
         let all = vec![(of(Some("c2")), silent), (of(None), of_node)];
         let answers = Answers { all };
-        let found = judge(Look { scene, answers: &answers, only: None, to: None });
-        found.into_iter().map(|one| (one.object, one.place.unwrap_or_default())).collect()
+        judge(Look { scene, answers: &answers, only: None, to: None })
+    }
+
+    /// Without the rule nothing would translate what the containers send.
+    #[test]
+    fn a_rule_goes_if_another_one_translates() {
+        let reached = || Answer::Reached { after_us: 300 };
+        let mut scene = translates("192.0.2.77");
+        let found_with = found(&scene, reached()).remove(0);
+        assert_eq!(found_with.fix.len(), 1, "{found_with:#?}");
+        let ours = &mut scene.host.filter.tables[1];
+        ours.chains.iter_mut().for_each(|chain| chain.rules.clear());
+        let found_alone = found(&scene, reached()).remove(0);
+        assert_eq!(found_alone.fix, [""; 0]);
+        let advice = "let the rule give an address that this node has; or let network mynet translate what c2 sends (ipMasq), and then remove the rule, without which nothing does now: ";
+        let command = found_with.fix[0].as_str();
+        assert_eq!(found_alone.advice, [format!("{advice}{command}")]);
     }
 
     #[test]

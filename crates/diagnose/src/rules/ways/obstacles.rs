@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use scene::filter::Hook;
-use scene::{Container, Link, Namespace, Part, Transport};
+use scene::{Container, Link, Namespace, Part, Route, Transport};
 
 use super::samples;
 use super::taken::{PacketWay, taken};
@@ -50,8 +50,9 @@ pub(super) fn asks(look: Look<'_>, container: &Container, to: SocketAddr) -> Vec
     let way = taken(look, container, to, Transport::Tcp);
     let on_node = way.and_then(|way| way.shadow(look)).map(|shadow| shadow.link);
     let on_node = on_node.filter(|link| may_ask(link, family_of(to.ip()), None));
-    let within = shadow_inside(container, to.ip()).map(|shadow| shadow.link);
-    let within = within.filter(|link| may_ask(link, family_of(to.ip()), None));
+    let within = container.inside.as_ref().and_then(|inside| near_inside(inside, to.ip()));
+    let within =
+        within.map(|(link, _)| link).filter(|link| may_ask(link, family_of(to.ip()), None));
     let of_node = on_node.map(|link| Question::who_has(None, &link.name, to.ip()));
     let within = within.map(|link| Question::who_has(Some(container), &link.name, to.ip()));
     of_node.into_iter().chain(within).collect()
@@ -229,25 +230,34 @@ impl<'s> PacketWay<'s> {
     }
 }
 
-fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
+pub(super) fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
     let mut all = link.addresses.iter().map(|own| own.address);
     all.find(|own| own.contains(&address) && own.addr() != address)
+}
+
+/// Returns the link of a container on which a route of its own says that an address is, and the route.
+pub(super) fn near_inside(inside: &Namespace, to: IpAddr) -> Option<(&Link, &Route)> {
+    let RouteDecision::By { link, via: None, route, .. } = look_up(inside, None, to, None, Some(0))
+    else {
+        return None;
+    };
+    (link.name != "lo" && route.to.prefix_len() != 0).then_some((link, route))
 }
 
 /// Returns the link of a container that has the address's subnet, if its default route is by another.
 fn shadow_inside(container: &Container, to: IpAddr) -> Option<Shadow<'_>> {
     let inside = container.inside.as_ref()?;
-    let RouteDecision::By { link, via: None, route, .. } = look_up(inside, None, to, None, Some(0))
-    else {
-        return None;
-    };
+    let (link, route) = near_inside(inside, to)?;
     let [sample, ..] = samples(family_of(to));
     let RouteDecision::By { link: out, .. } = look_up(inside, None, sample, None, Some(0)) else {
         return None;
     };
     let subnet = subnet_of(link, to)?;
-    let is_other = out.index != link.index && link.name != "lo";
-    is_other.then(|| Shadow { link, route: text(route, inside), subnet: Some(subnet) })
+    (out.index != link.index).then(|| Shadow {
+        link,
+        route: text(route, inside),
+        subnet: Some(subnet),
+    })
 }
 
 /// Says that a link has the subnet of an address, and that no machine there has it, as far as that was
@@ -298,7 +308,7 @@ fn shadowed(
 }
 
 /// The command that leads an address by the default route's router.
-fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String> {
+pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String> {
     let [sample, ..] = samples(family_of(to));
     let namespace: &Namespace = match inside {
         Some(one) => one.inside.as_ref()?,

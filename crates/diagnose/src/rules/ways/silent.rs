@@ -331,7 +331,7 @@ fn beyond(
             .seen(format!("a probe from {called} to {to} {lost}"))
             .hits(container.id.clone())
             .help(help)
-            .breaks(WayKind::Outside, Some(family));
+            .breaks(kind(look, container, at), Some(family));
         let finding = match way {
             Some((way, own)) => way.tell(finding, own),
             None => finding,
@@ -352,6 +352,14 @@ fn beyond(
         });
     }
     found
+}
+
+/// The way that a container takes to a machine, or to its own published port.
+fn kind(look: Look<'_>, container: &Container, to: SocketAddr) -> WayKind {
+    let mut ports = container.attachments.iter().flat_map(|one| &one.ports);
+    let is_own = look.scene.host.owner_of(to.ip()).is_some()
+        && ports.any(|port| port.host == to.port() && port.transport == Transport::Tcp);
+    if is_own { WayKind::Published } else { WayKind::Outside }
 }
 
 /// Says that a connection did not come to the other end: the container or the node has the address

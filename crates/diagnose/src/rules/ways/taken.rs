@@ -98,7 +98,7 @@ pub(in crate::rules) fn taken<'s>(
     let routed = look_up(inside, None, to, None, walked.packet.mark);
     let RouteDecision::By { link, via, route, rule } = routed else { return Some(taken) };
     taken.parts.push(format!("in {called} {}", by(inside, link, via, route, rule)));
-    let is_node = via.is_none_or(|via| look.scene.host.owner_of(via).is_some());
+    let is_node = look.scene.host.owner_of(via.unwrap_or(to)).is_some();
     let mut attachments = container.attachments.iter();
     let attachment = attachments.find(|attachment| attachment.ifname == link.name);
     if attachment.is_none() && link.name != "lo" && taken.other.is_none() {

@@ -106,6 +106,10 @@ fn targets() {
     assert_eq!(on("MASQUERADE", 0, &[]), [Step::SourceNat]);
     assert_eq!(on("LOG", 0, &[]), [effect("LOG")]);
     assert_eq!(on("TPROXY", 1, &[]), [unknown("TPROXY")]);
+    // -j CT --notrack, and -j CT --zone 3.
+    let tracking = |flags: u16, zone: u16| [flags.to_ne_bytes(), zone.to_ne_bytes()].concat();
+    assert_eq!(on("CT", 2, &tracking(1, 0)), [effect("notrack")]);
+    assert_eq!(on("CT", 2, &tracking(0, 3)), [effect("CT")]);
     let rejected = |with: &str| [Step::Reject { with: with.to_owned() }];
     assert_eq!(on("REJECT", 0, &3_u32.to_ne_bytes()), rejected("icmp port-unreachable"));
     let v6 = target("REJECT", 0, &6_u32.to_ne_bytes(), Family::Ip6);

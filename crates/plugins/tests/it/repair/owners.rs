@@ -114,6 +114,33 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
     }
 }
 
+/// Without the route of our own, packets go by the default route. That route covers nothing: it is the
+/// missing one that differs.
+#[test]
+fn a_default_route_covers_no_address() {
+    testkit::require!("root");
+    let node = Node::new("owner-default");
+    node.sh("ip link add tun0 type veth peer name tun1 && ip link set tun1 up && ip link set tun0 up && \
+         ip route add default dev tun0");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+    });
+    let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+    let plugins = vec![
+        ("ptp", json!({ "ipMasq": true, "ipam": ipam })),
+        ("portmap", json!({ "runtimeConfig": { "portMappings": ports } })),
+    ];
+    let chain = Chain::add(&node, &c1, plugins);
+    node.sh("ip route del 10.1.0.2");
+    let drift = chain.drift();
+    assert!(drift.iter().any(|line| line.contains("10.1.0.2")), "{drift:?}");
+    assert!(!drift.iter().any(|line| line.contains("covers it")), "{drift:?}");
+    chain.repair();
+    assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+    chain.del();
+}
+
 /// If the bridge belongs to a VRF, the VRF's table counts, and not the main one.
 #[test]
 fn vm_a_route_of_a_vrf_that_covers_an_address_is_named() {

@@ -653,6 +653,18 @@ pub(super) const MORE: &[Situation] = &[
         mends: Act::Sh("nft delete table ip perf"),
     },
     Situation {
+        number: 70,
+        is: "rules of iptables take questions for names and their answers from connection tracking",
+        breaks: Act::Sh(
+            "iptables-nft -t raw -A PREROUTING -p udp --dport 53 -j NOTRACK; \
+             iptables-nft -t raw -A PREROUTING -p udp --sport 53 -j CT --notrack",
+        ),
+        fails: Symptom::Ways(&[Way::Names]),
+        finds: ExpectedFinding::First("not-translated", "ip raw/PREROUTING rule 1"),
+        fix: Fix::Mends,
+        mends: Act::Sh("nft delete table ip raw"),
+    },
+    Situation {
         number: 55,
         is: "answers come with a TTL of 1",
         breaks: Act::Sh(

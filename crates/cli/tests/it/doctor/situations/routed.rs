@@ -70,14 +70,18 @@ pub(super) const ROUTES: &[Situation] = &[
         is: "answers come by another uplink, whose filter is strict",
         breaks: Act::Sh(
             "ip link add up1 type veth peer name eth9 netns outside; \
-             ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; sysctl -qw net.ipv4.conf.up1.rp_filter=1; \
+             ip addr add 192.0.2.1/24 dev up1; ip link set up1 up; sysctl -qw net.ipv4.conf.all.rp_filter=1; \
              ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
              ip -n outside route add 198.51.100.1 via 192.0.2.1",
         ),
         fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("reverse-path-filter", "up1"),
         fix: Fix::Mends,
-        mends: Act::Sh("ip link del up1; sysctl -qw net.ipv4.conf.all.rp_filter=0"),
+        // The fix leaves the other links strict.
+        mends: Act::Sh(
+            "test $(sysctl -n net.ipv4.conf.all.rp_filter) = 1; ip link del up1; \
+             sysctl -qw net.ipv4.conf.all.rp_filter=0",
+        ),
     },
     Situation {
         number: 5,
