@@ -676,17 +676,17 @@ mod tests {
                 .at(format!("plugin {plugin} of network n"))
         };
         let drops = || of("switch-drops", "the switch drops what c1 sends");
-        let told = |cause: Finding, other: Finding| listed(vec![other, cause]).len();
-        assert_eq!((told(differs("ovs"), drops()), told(differs("bridge"), drops())), (1, 2));
+        let count = |cause: Finding, other: Finding| listed(vec![other, cause]).len();
+        assert_eq!((count(differs("ovs"), drops()), count(differs("bridge"), drops())), (1, 2));
         let rate = |says: &str| of("rate-too-low", says);
         let large = || of("path-mtu", "packets of more than 986 bytes vanish");
-        assert_eq!(told(rate(&format!("1000 bytes pass at once: {LOSES_LARGE}")), large()), 1);
-        assert_eq!(told(rate("a packet takes 750 ms"), large()), 2);
+        assert_eq!(count(rate(&format!("1000 bytes pass at once: {LOSES_LARGE}")), large()), 1);
+        assert_eq!(count(rate("a packet takes 750 ms"), large()), 2);
         let expire = || of("answers-expire", "answers come with a TTL of 1");
         let ended = |how: &str| silent("c1").seen(format!("a probe was not answered{how}"));
         let forward = "; the answer ended at eth0 of the node: ip_forward, IP_INHDR";
-        assert_eq!(told(expire(), ended(forward)), 1);
-        assert_eq!(told(expire(), ended("")), 2);
+        assert_eq!(count(expire(), ended(forward)), 1);
+        assert_eq!(count(expire(), ended("")), 2);
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub struct Finding {
     pub fix: Vec<String>,
     /// Sentences for what no command does alone: what a person decides, or does elsewhere.
     pub advice: Vec<String>,
-    /// The ways that it breaks.
+    /// What it breaks.
     pub breaks: Vec<Way>,
 }
 

@@ -39,7 +39,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"legacy-tables"` | `iptables-legacy` works, whose first call loads the kernel's modules |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
-/// | `"round:1/3"` | everything is run, and the round is such that it leaves 1 if divided by 3 ([`share`](crate::share)): for measurements of size. In the virtual machine, as `"full"` |
+/// | `"round:1/3"` | everything is run, and the round is such that it leaves 1 if divided by 3 ([`share`]): for measurements of size. In the virtual machine, as `"full"` |
 /// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///

@@ -119,12 +119,12 @@ fn told_here(drift: &Drift, off: &dyn Fn(Family) -> bool) -> Option<Drift> {
 }
 
 /// Returns a difference without some of what differs; `None` if nothing is left of it.
-fn without(drift: &Drift, is_told: &dyn Fn(&Item) -> bool) -> Option<Drift> {
-    if !drift.items.iter().any(is_told) {
+fn without(drift: &Drift, goes: &dyn Fn(&Item) -> bool) -> Option<Drift> {
+    if !drift.items.iter().any(goes) {
         return Some(drift.clone());
     }
     let mut items: Vec<Item> = drift.items.clone();
-    items.retain(|item| !is_told(item));
+    items.retain(|item| !goes(item));
     let (first, others) = items.split_first()?;
     let others: Vec<&str> = others.iter().map(|item| item.what.as_str()).collect();
     let (what, details) = (first.what.clone(), others.join("; "));
@@ -352,7 +352,7 @@ mod tests {
             what: format!("packet filter: {what}"),
             ..Item::default()
         };
-        let told = |by_others: bool, all: &[&str]| {
+        let lines = |by_others: bool, all: &[&str]| {
             let items: Vec<Item> = all.iter().map(|what| item(what)).collect();
             let drift = Drift {
                 plugin: "firewall".to_owned(),
@@ -370,11 +370,11 @@ mod tests {
             "missing: inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }",
             "missing: -A DOCKER-USER -s 10.88.0.2/32 -m comment --comment \"netwright 68 podman\" -j ACCEPT",
         ];
-        assert_eq!(told(true, &ours), [""; 0]);
-        assert_eq!(told(false, &ours).len(), 1);
+        assert_eq!(lines(true, &ours), [""; 0]);
+        assert_eq!(lines(false, &ours).len(), 1);
         let theirs = "missing: -A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT";
         let says = format!("eth0 of c1 on mynet: packet filter: {theirs}");
-        assert_eq!(told(true, &[ours[0], theirs]), [says]);
+        assert_eq!(lines(true, &[ours[0], theirs]), [says]);
     }
 
     #[test]

@@ -142,8 +142,8 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
         let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
         for (to, with) in usual.chain(named(look, site)) {
-            for told in not_translated(look, site, to, with) {
-                add(found, told);
+            for finding in not_translated(look, site, to, with) {
+                add(found, finding);
             }
         }
         found.extend(proxies::judge(look, site, beyond));
@@ -165,18 +165,18 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
     }
 }
 
-/// Adds a finding, or the ways that it breaks to the same one.
-fn add(found: &mut Vec<Finding>, told: Finding) {
+/// Adds a finding, or what it breaks to the same one.
+fn add(found: &mut Vec<Finding>, finding: Finding) {
     let is_same = |known: &&mut Finding| {
-        known.id == told.id && known.object == told.object && known.hits == told.hits
+        known.id == finding.id && known.object == finding.object && known.hits == finding.hits
     };
     match found.iter_mut().find(is_same) {
         Some(known) => {
-            let new = told.breaks.into_iter().filter(|way| !known.breaks.contains(way));
+            let new = finding.breaks.into_iter().filter(|way| !known.breaks.contains(way));
             let new: Vec<Way> = new.collect();
             known.breaks.extend(new);
         }
-        None => found.push(told),
+        None => found.push(finding),
     }
 }
 
@@ -326,7 +326,7 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) ->
             untracked => break is_of_answer && untracked.is_none(),
         }
     };
-    let told = all.into_iter().filter(|_| is_translated).map(|(place, is_of_answer)| {
+    let finding = all.into_iter().filter(|_| is_translated).map(|(place, is_of_answer)| {
         let finding = say::not_translated(look, site, &place, with);
         match is_of_answer {
             false => finding,
@@ -341,5 +341,5 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) ->
             },
         }
     });
-    told.collect()
+    finding.collect()
 }

@@ -52,7 +52,7 @@ pub(crate) fn wanted(filter: &ClusterFilter) -> TableState {
 }
 
 /// Compares what is there with a filter: in words, and as the transaction that repairs it. If more
-/// than elements differs, the whole table is made anew.
+/// than elements differs, the whole table is made again.
 pub(crate) fn difference(found: &TableState, filter: &ClusterFilter) -> Difference {
     let wanted = match found.exists {
         true => wanted(filter),

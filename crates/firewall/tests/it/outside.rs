@@ -97,7 +97,7 @@ impl OwnTable for Routing {
 /// What becomes of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It is told and taken back.
+    /// It is reported and taken back.
     Repaired,
     /// It changes nothing that a packet meets.
     Ignored,
@@ -144,17 +144,17 @@ fn outcomes<T: OwnTable>(table: &mut T) -> Vec<(&'static str, Outcome)> {
     let of = |(change, ..): (&'static str, Outcome, Outcome)| {
         let (saved, set_up) = (saved.display(), format!("T='{name}' C={chain} S='{set}'"));
         table.lab().sh(&format!("{set_up} L={saved}; {change}"));
-        let told = table.observe();
+        let lines = table.observe();
         table.repair();
         assert_eq!(table.observe(), Vec::<String>::new(), "{name}: {change}");
-        let outcome = if told.is_empty() { Ignored } else { Repaired };
+        let outcome = if lines.is_empty() { Ignored } else { Repaired };
         if outcome == Repaired {
             let as_set = |text: &str| {
                 let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
                 lines.sort_unstable();
                 lines
             };
-            assert_eq!(as_set(&table.listed()), as_set(&before), "{name}: {change}: {told:?}");
+            assert_eq!(as_set(&table.listed()), as_set(&before), "{name}: {change}: {lines:?}");
         } else {
             table.lab().sh(&format!("{set_up} L={saved}; nft -f $L.reload"));
         }

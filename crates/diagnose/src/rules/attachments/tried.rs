@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use scene::{Attachment, Container, Drift, Item, ItemKind, Scene};
 
-use super::{drifts, ways};
+use super::drifts;
+use super::ways::{ALL, of as broken};
 use crate::Look;
 use crate::finding::{Family, WayKind};
 use crate::question::{Probe, Question};
@@ -14,7 +15,7 @@ use crate::trial::{Trial, Trials};
 /// Links by which a node reaches the containers of others.
 const TUNNELS: [&str; 5] = ["geneve", "ipip", "sit", "vxlan", "wireguard"];
 
-/// The ways that no other rule tries: to another container of the network, and from the node.
+/// What no other rule tries: packets to another container of the network, and from the node.
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let mut questions = Vec::new();
     for container in containers(look) {
@@ -82,20 +83,20 @@ fn is_of_itself(item: &Item) -> bool {
     item.what.contains("hairpin")
 }
 
-/// The ways that a difference breaks, each with an IP version that the attachment has. What harms no
+/// What a difference breaks, each with an IP version that the attachment has. What harms no
 /// way that is known still differs.
 fn broken(drift: &Drift, attachment: &Attachment) -> Vec<(WayKind, Family)> {
-    let told = ways::of(drift, attachment);
-    let told = match told.is_empty() {
-        true => ways::ALL.iter().map(|kind| (*kind, None)).collect(),
-        false => told,
+    let known = broken(drift, attachment);
+    let known = match known.is_empty() {
+        true => ALL.iter().map(|kind| (*kind, None)).collect(),
+        false => known,
     };
     let nets = attachment.addresses.iter().map(ipnet::IpNet::addr);
     let own: Vec<Family> = nets.chain(attachment.gateways.iter().copied()).map(family_of).collect();
     let families = [Family::V4, Family::V6].into_iter().filter(|family| own.contains(family));
     let mut all = Vec::new();
     for family in families {
-        let of_family = told.iter().filter(|(_, of)| of.is_none_or(|of| of == family));
+        let of_family = known.iter().filter(|(_, of)| of.is_none_or(|of| of == family));
         all.extend(of_family.map(|(kind, _)| (*kind, family)));
     }
     all

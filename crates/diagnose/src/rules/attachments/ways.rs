@@ -1,4 +1,4 @@
-//! Which ways of a container a difference breaks.
+//! What of a container a difference breaks.
 
 use std::net::IpAddr;
 
@@ -86,7 +86,7 @@ static SYSCTLS: [(&str, &[WayKind]); 9] = [
 /// A way, and its IP version; `None`: both.
 type BrokenWay = (WayKind, Option<Family>);
 
-/// Returns the ways that a plugin's differences break. A plugin that does not say what differs may
+/// Returns what a plugin's differences break. A plugin that does not say what differs may
 /// mean anything.
 pub(super) fn of(drift: &Drift, attachment: &Attachment) -> Vec<BrokenWay> {
     if drift.items.is_empty() {

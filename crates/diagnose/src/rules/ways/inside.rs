@@ -61,7 +61,7 @@ fn of_probe(look: Look<'_>, container: &Container, asked: &Probe) -> Option<Find
     on_link(look, container, inside, to).or_else(|| by_other(look, container, inside, at, by))
 }
 
-fn told(container: &Container, inside: &Namespace, route: &Route, says: String) -> Finding {
+fn finding_of(container: &Container, inside: &Namespace, route: &Route, says: String) -> Finding {
     let family = Some(family_of(route.to.addr()));
     let route = text(route, inside);
     let finding = Finding::error(ID, format!("{}: {route}", container.id), says)
@@ -126,7 +126,7 @@ fn on_link(
         ),
     };
     Some(
-        told(container, inside, route, says)
+        finding_of(container, inside, route, says)
             .seen(format!(
                 "route {route_text} covers {to}, so {called} asks no router for it; {to} answers this node, and not {called}"
             ))
@@ -173,7 +173,7 @@ fn by_other(
         to.ip()
     );
     let (gone, stays) = (text(route, inside), text(next, others));
-    let finding = told(container, inside, route, says).seen(format!(
+    let finding = finding_of(container, inside, route, says).seen(format!(
         "without route {gone} it would go by {} (route {stays}), where this node translates its source",
         other.name
     ));
@@ -277,12 +277,12 @@ mod tests {
     #[test]
     fn a_default_route_by_a_network_that_leads_nowhere() {
         let scene = with_internal();
-        let told = found(&scene, SERVER, reached(), None);
-        assert_eq!(told.len(), 1, "{told:#?}");
-        assert_eq!(told[0].object, "c2: default via 10.23.0.1 dev eth1 metric 50");
+        let all = found(&scene, SERVER, reached(), None);
+        assert_eq!(all.len(), 1, "{all:#?}");
+        assert_eq!(all[0].object, "c2: default via 10.23.0.1 dev eth1 metric 50");
         let fix =
             "nsenter --net=/run/netns/c2 ip route del default via 10.23.0.1 dev eth1 metric 50";
-        assert_eq!(told[0].fix, [fix]);
+        assert_eq!(all[0].fix, [fix]);
         // The node is not answered either.
         let silent = Answer::Silent { hops: Vec::new() };
         assert_eq!(found(&scene, SERVER, silent, None), []);
@@ -290,8 +290,8 @@ mod tests {
         // The configuration asks for the route.
         let mut meant = with_internal();
         meant.networks[1].default_routes = vec!["0.0.0.0/0".parse().unwrap()];
-        let told = found(&meant, SERVER, reached(), None);
-        assert_eq!((told[0].fix.len(), told[0].advice.len()), (0, 1));
+        let all = found(&meant, SERVER, reached(), None);
+        assert_eq!((all[0].fix.len(), all[0].advice.len()), (0, 1));
     }
 
     #[test]
@@ -299,10 +299,10 @@ mod tests {
         let mut scene = node();
         scene.host.routes.push(route_of("10.88.0.200/32", 2, Some("192.0.2.1")));
         let to = "10.88.0.200:80";
-        let told = found(&scene, to, reached(), Some(false));
+        let all = found(&scene, to, reached(), Some(false));
         let says = "c2 takes 10.88.0.200 for a machine on eth0, and this node reaches it by up0";
-        assert_eq!(told[0].says, says);
-        assert!(told[0].advice[0].contains("give network mynet another subnet"), "{told:#?}");
+        assert_eq!(all[0].says, says);
+        assert!(all[0].advice[0].contains("give network mynet another subnet"), "{all:#?}");
         // It is on the container's link all the same.
         assert_eq!(found(&scene, to, reached(), Some(true)), []);
         // The node, too, has it on the containers' bridge.
