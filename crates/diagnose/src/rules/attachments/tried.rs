@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use scene::{Attachment, Container, Drift, Item, ItemKind, Scene};
 
 use super::drifts;
-use super::ways::{ALL, of as broken};
+use super::ways::{ALL, of as broken_by};
 use crate::Look;
 use crate::finding::{Family, WayKind};
 use crate::question::{Probe, Question};
@@ -86,7 +86,7 @@ fn is_of_itself(item: &Item) -> bool {
 /// What a difference breaks, each with an IP version that the attachment has. What harms no
 /// way that is known still differs.
 fn broken(drift: &Drift, attachment: &Attachment) -> Vec<(WayKind, Family)> {
-    let known = broken(drift, attachment);
+    let known = broken_by(drift, attachment);
     let known = match known.is_empty() {
         true => ALL.iter().map(|kind| (*kind, None)).collect(),
         false => known,
