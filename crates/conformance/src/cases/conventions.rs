@@ -50,8 +50,8 @@ fn unknown_capability(bench: &Bench) -> Outcome {
 }
 
 fn unknown_cni_args(bench: &Bench) -> Outcome {
-    let ways = ["IgnoreUnknown=1;FOO=1", "IgnoreUnknown=true;FOO=1", "FOO=1;IgnoreUnknown=1"];
-    for (number, args) in (1..).zip(ways) {
+    let arguments = ["IgnoreUnknown=1;FOO=1", "IgnoreUnknown=true;FOO=1", "FOO=1;IgnoreUnknown=1"];
+    for (number, args) in (1..).zip(arguments) {
         let target = bench.container(number)?;
         bench.about("ADD", &target).set("CNI_ARGS", args).send().result()?;
         bench.about("DEL", &target).set("CNI_ARGS", args).send().succeeded()?;

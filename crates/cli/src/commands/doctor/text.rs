@@ -225,7 +225,7 @@ impl DoctorReport<'_> {
         format!("{}; {sound} things are as they should be{notes}\n", parts.join(", "))
     }
 
-    /// Shows what was tried of one container, each with what was found of it.
+    /// Shows the ways of one container, each with what was found of it.
     fn container(&self, container: &Container) -> String {
         let mut text = String::new();
         for attachment in &container.attachments {
