@@ -178,7 +178,7 @@ fn gc_releases_addresses_though_something_else_could_not_be_undone() {
     let lock = lock.trim();
     node.sh(&format!("rm {lock} && mkdir {lock}"));
     let gc = || node.run("ptp", "GC").config(config.clone()).valid(&[]).call();
-    gc().fails(109, "collect n/c1/eth0: release forwarding");
+    gc().fails(105, "collect n/c1/eth0: release forwarding");
     assert_eq!(matrix::addresses(&node), "");
     node.sh(&format!("rmdir {lock}"));
     gc().silent();
