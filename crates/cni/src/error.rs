@@ -90,7 +90,7 @@ const OF_CONFIG: [u32; 4] = [
 ];
 
 impl Error {
-    /// Makes an error without details. The words of a [system](crate::text::system) error stand
+    /// Makes an error without details. The words of a [system] error stand
     /// without its number.
     pub fn new(code: u32, msg: impl Into<String>) -> Self {
         Error {

@@ -2,7 +2,7 @@
 //! to a later one what that one decides.
 
 /// The key that tells ADD which plugins follow in the list: the types of those that an earlier
-/// plugin has to know of ([`AWAITED`]). Whoever walks a list writes it. Where that program does not
+/// plugin has to know of (`AWAITED`). Whoever walks a list writes it. Where that program does not
 /// know the key, the list itself may have it.
 pub const FOLLOWED_BY: &str = "netwright/followed-by";
 

@@ -162,7 +162,7 @@ impl Finding {
     /// Adds a command that mends it.
     ///
     /// # Panics
-    /// In a build with debug assertions, if it does not begin with a program of [`PROGRAMS`].
+    /// In a build with debug assertions, if it does not begin with a program of `PROGRAMS`.
     #[must_use]
     pub fn fix(mut self, command: impl Into<String>) -> Self {
         let command = command.into();
@@ -174,7 +174,7 @@ impl Finding {
     /// Adds a sentence for what no command does alone.
     ///
     /// # Panics
-    /// In a build with debug assertions, if it begins with a program of [`PROGRAMS`].
+    /// In a build with debug assertions, if it begins with a program of `PROGRAMS`.
     #[must_use]
     pub fn advise(mut self, sentence: impl Into<String>) -> Self {
         let sentence = sentence.into();

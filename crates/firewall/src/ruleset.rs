@@ -1,6 +1,6 @@
 //! Packet filters of a namespace as data of a scene, which the crate `diagnose` judges.
 //!
-//! [`read`] reads all of them, and [`of_base_chain`] what one base chain may ask.
+//! [`read`] reads all of them, and `of_base_chain` what one base chain may ask.
 
 mod steps;
 mod xtables;

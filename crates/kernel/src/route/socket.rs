@@ -150,7 +150,7 @@ impl RouteSocket {
     ///
     /// A socket that was closed keeps its namespace until the kernel has freed it, which it does when
     /// no processor can be using it any more (RCU). So while a namespace is held, this waits for as
-    /// many such moments as [`GRACE_PERIODS`].
+    /// many such moments as `GRACE_PERIODS`.
     ///
     /// # Errors
     /// Those of [`NetlinkError`]; EINVAL before kernel 4.20.

@@ -72,7 +72,7 @@ pub struct Pair {
 
 /// Refuses an interface name that the container has already, in the reference's words, the name of
 /// another's link for the host's end, and a pair of the attachment that leads elsewhere:
-/// [`engine::refuse_leftover`]. A pair that the kernel is about to delete is no obstacle.
+/// `engine::refuse_leftover`. A pair that the kernel is about to delete is no obstacle.
 ///
 /// # Errors
 /// Code 106; 108 for the host's end; code 100 when the kernel does not answer.
