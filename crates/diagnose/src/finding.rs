@@ -60,6 +60,20 @@ pub enum WayKind {
     Nodes,
 }
 
+impl WayKind {
+    /// Everything that goes through the container's link.
+    pub const BY_LINK: [WayKind; 8] = [
+        WayKind::Gateway,
+        WayKind::Outside,
+        WayKind::Between,
+        WayKind::FromNode,
+        WayKind::Published,
+        WayKind::PublishedHere,
+        WayKind::Names,
+        WayKind::Nodes,
+    ];
+}
+
 /// A way of packets that a finding breaks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -222,8 +222,8 @@ impl Span {
 pub(crate) struct TableDifference<'a> {
     /// A sentence about each thing.
     pub(crate) lines: Vec<String>,
-    /// Whether something cannot be changed: only a new table is right.
-    pub(crate) is_fixed: bool,
+    /// Whether something is different that no change puts right.
+    pub(crate) needs_new_table: bool,
     /// Chains that have other rules.
     pub(crate) changed_chains: BTreeSet<&'a str>,
     pub(crate) missing_chains: BTreeSet<&'a str>,
@@ -249,10 +249,10 @@ impl<'a> TableDifference<'a> {
         let mut difference = TableDifference::default();
         if !found.exists {
             difference.tell(format!("missing: table {table}"));
-            difference.is_fixed = true;
+            difference.needs_new_table = true;
             return difference;
         }
-        difference.fixed(wanted, found, table);
+        difference.unchangeable(wanted, found, table);
         difference.chains(wanted, found, table);
         difference.sets(wanted, found, table);
         difference
@@ -267,10 +267,10 @@ impl<'a> TableDifference<'a> {
             &self.missing_sets,
             &self.foreign_sets,
         ];
-        !self.is_fixed && objects.into_iter().all(BTreeSet::is_empty)
+        !self.needs_new_table && objects.into_iter().all(BTreeSet::is_empty)
     }
 
-    fn fixed(&mut self, wanted: &TableState, found: &TableState, table: &TableRef) {
+    fn unchangeable(&mut self, wanted: &TableState, found: &TableState, table: &TableRef) {
         if found.flags != 0 {
             self.tell(format!("table {table} has flags {:#x}", found.flags));
         }
@@ -291,7 +291,7 @@ impl<'a> TableDifference<'a> {
                 self.tell(format!("{word} {name} of table {table} has another type"));
             }
         }
-        self.is_fixed = !self.lines.is_empty();
+        self.needs_new_table = !self.lines.is_empty();
     }
 
     fn chains(&mut self, wanted: &'a TableState, found: &'a TableState, table: &TableRef) {

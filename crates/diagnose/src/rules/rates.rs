@@ -20,25 +20,16 @@ const REDIRECTED: &str = "ifb";
 /// How long a packet may take, in milliseconds.
 const SLOW_MS: u64 = 400;
 
-/// What waits in a bucket; what the gateway answers does, too.
-const KINDS: [WayKind; 8] = [
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::Between,
-    WayKind::FromNode,
-    WayKind::Published,
-    WayKind::PublishedHere,
-    WayKind::Names,
-    WayKind::Nodes,
-];
-
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == Family::V4));
     let trials = Trials::of(look);
     let mut found = Vec::new();
     for container in containers(look) {
-        let loses = KINDS.iter().any(|kind| trials.of_way(container, *kind, None) == Trial::Fails);
+        // What the gateway answers waits in the bucket, too.
+        let loses = WayKind::BY_LINK
+            .iter()
+            .any(|kind| trials.of_way(container, *kind, None) == Trial::Fails);
         let mut limited: Vec<(&Link, bool)> = Vec::new();
         let every = FAMILIES.iter().flat_map(|family| Site::every(look.scene, container, *family));
         let own = container.attachments.iter().map(|one| one.ifname.as_str());
@@ -111,7 +102,7 @@ fn told(link: &Link, container: &Container, is_inside: bool, loses: bool) -> Opt
         .advise(format!(
             "set a larger rate or burst in the configuration of the plugin bandwidth; or, if another program set the limit: {tool}tc qdisc del dev {name} root"
         ));
-    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, None)))
+    Some(WayKind::BY_LINK.into_iter().fold(finding, |finding, kind| finding.breaks(kind, None)))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) fn difference(found: &TableState, program: &Program, form: Form) -> D
     let mut different = TableDifference::between(&wanted, found, &layout::table());
     let lines = std::mem::take(&mut different.lines);
     // If something cannot be changed, the whole table is made anew.
-    if different.is_fixed {
+    if different.needs_new_table {
         return Difference::new(lines, encode::whole(program, form));
     }
     let repair = Repair { wanted: &wanted, program, form, different };

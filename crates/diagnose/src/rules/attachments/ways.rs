@@ -9,16 +9,7 @@ use crate::finding::{Family, WayKind};
 use crate::rules::family_of;
 
 /// Everything that goes through the container's link.
-pub(super) const ALL: &[WayKind] = &[
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::Between,
-    WayKind::FromNode,
-    WayKind::Published,
-    WayKind::PublishedHere,
-    WayKind::Names,
-    WayKind::Nodes,
-];
+pub(super) const ALL: &[WayKind] = &WayKind::BY_LINK;
 
 /// What goes between the container and the node's IP.
 const BY_NODE: &[WayKind] = &[
