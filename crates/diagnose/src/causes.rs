@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Namespace, Scene};
 
 use self::joined::joined;
-use crate::finding::{Family, Finding, Severity, Way, WayKind};
+use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::rules::{
     BLAMED, BY_ITSELF, BY_SENDER, DENIED, LOSES_LARGE, NOT_ASKED, UNJUDGED, UnexaminedWay,
     is_because_of,
@@ -540,7 +541,7 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
                 || text.contains("IPv6")
                 || addresses(text).any(|net| net.addr().is_ipv6())
                 || (!difference.breaks.is_empty()
-                    && broken.all(|way| way.family == Some(Family::V6)));
+                    && broken.all(|way| way.family == Some(IpFamily::V6)));
         }
         "route-covers-pool" => return has_address_of(text, &cause.object),
         "neighbour-wrong" | "link-down" | "no-carrier" | "parent-down" | "vlan-missing" => &[],
@@ -622,7 +623,7 @@ mod tests {
     fn silent(id: &str) -> Finding {
         Finding::error("outside-silent", id, "no answer")
             .hits(id)
-            .breaks(WayKind::Outside, Some(Family::V4))
+            .breaks(WayKind::Outside, Some(IpFamily::V4))
     }
 
     /// Who knows the cause knows what is so because of it.
@@ -692,16 +693,17 @@ mod tests {
     #[test]
     fn a_cause_explains_the_symptoms_of_the_ways_that_it_breaks() {
         let down = Finding::error("link-down", "up0", "up0 is down")
-            .breaks(WayKind::Outside, Some(Family::V4));
+            .breaks(WayKind::Outside, Some(IpFamily::V4));
         let route = Finding::error("no-default-route", "IPv4", "no default route");
         let names = Finding::error("nameserver-silent", "192.0.2.53", "silent")
             .hits("c1")
-            .breaks(WayKind::Names, Some(Family::V4));
+            .breaks(WayKind::Names, Some(IpFamily::V4));
         assert_eq!(
             listed(vec![silent("c1"), silent("c2"), names, route, down.clone()]),
             ["link-down up0: no-default-route nameserver-silent outside-silent outside-silent"]
         );
-        let six = Finding { breaks: Vec::new(), ..down }.breaks(WayKind::Outside, Some(Family::V6));
+        let six =
+            Finding { breaks: Vec::new(), ..down }.breaks(WayKind::Outside, Some(IpFamily::V6));
         assert_eq!(listed(vec![silent("c1"), six]), ["link-down up0: ", "outside-silent c1: "]);
     }
 
@@ -716,9 +718,9 @@ mod tests {
         };
         assert_eq!(
             listed(vec![
-                differs("bridge \"cni0\" has MTU 1000, not 1500", Family::V4),
-                differs("gateway address fd00::1 is gone", Family::V6),
-                differs("link \"veth1\" is down", Family::V4),
+                differs("bridge \"cni0\" has MTU 1000, not 1500", IpFamily::V4),
+                differs("gateway address fd00::1 is gone", IpFamily::V6),
+                differs("link \"veth1\" is down", IpFamily::V4),
                 small,
             ]),
             [
@@ -800,7 +802,7 @@ mod tests {
         assert_eq!(all(Vec::new()), (vec![], 1, 0));
         assert_eq!(all(vec![silent("c1")]), (vec!["outside-silent", UNJUDGED], 0, 1));
         let down = Finding::error("link-down", "up0", "up0 is down")
-            .breaks(WayKind::Outside, Some(Family::V4));
+            .breaks(WayKind::Outside, Some(IpFamily::V4));
         assert_eq!(all(vec![silent("c1"), down]), (vec!["link-down"], 1, 0));
     }
 

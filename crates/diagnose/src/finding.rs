@@ -1,8 +1,7 @@
 //! What is wrong, in a form that a person and a program can use.
 
-use std::fmt;
-
-use serde::Serialize;
+use net::IpFamily;
+use serde::{Serialize, Serializer};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -14,26 +13,6 @@ pub enum Severity {
     Warning,
     /// It could not be looked at.
     Unknown,
-}
-
-/// An IP version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Family {
-    /// IPv4.
-    #[serde(rename = "IPv4")]
-    V4,
-    /// IPv6.
-    #[serde(rename = "IPv6")]
-    V6,
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        })
-    }
 }
 
 /// What a container's packets do.
@@ -83,7 +62,16 @@ pub struct Way {
     /// Which way.
     pub kind: WayKind,
     /// The IP version; `None`: both.
-    pub family: Option<Family>,
+    #[serde(serialize_with = "family_name")]
+    pub family: Option<IpFamily>,
+}
+
+/// Writes an IP version by its name.
+pub(crate) fn family_name<S: Serializer>(
+    family: &Option<IpFamily>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    family.map(IpFamily::name).serialize(to)
 }
 
 /// Something that is wrong, or could not be looked at.
@@ -208,7 +196,7 @@ impl Finding {
 
     /// Adds a way that it breaks, of every container that it hits.
     #[must_use]
-    pub fn breaks(mut self, kind: WayKind, family: Option<Family>) -> Self {
+    pub fn breaks(mut self, kind: WayKind, family: Option<IpFamily>) -> Self {
         self.breaks.push(Way { container: None, kind, family });
         self
     }

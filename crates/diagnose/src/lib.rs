@@ -19,7 +19,8 @@ use std::collections::HashSet;
 use scene::Scene;
 
 pub use causes::{Diagnosis, RootCause};
-pub use finding::{Family, Finding, Ignore, Severity, Way, WayKind};
+pub use finding::{Finding, Ignore, Severity, Way, WayKind};
+pub use net::IpFamily;
 pub use question::{Answer, Answers, Hop, Probe, Question};
 pub use restored::BY_OTHERS;
 pub use rules::{RULES, Rule, UnexaminedWay, not_tried};

@@ -28,6 +28,7 @@ mod ways;
 
 use std::collections::BTreeSet;
 
+use net::IpFamily;
 use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::asked::NOT_ASKED;
@@ -39,7 +40,7 @@ pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
 use crate::filter::{End, Payload, Port};
-use crate::finding::{Family, Finding};
+use crate::finding::Finding;
 use crate::path::{self, Interface};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -161,9 +162,9 @@ fn asks_links(look: Look<'_>) -> bool {
 
 /// Says whether a container has an address of a family on a network that leads beyond the node by the
 /// node's own IP.
-fn is_outbound(scene: &Scene, container: &Container, family: Family) -> bool {
+fn is_outbound(scene: &Scene, container: &Container, family: IpFamily) -> bool {
     container.attachments.iter().any(|attachment| {
-        let of_family = |address: &std::net::IpAddr| family_of(*address) == family;
+        let of_family = |address: &std::net::IpAddr| IpFamily::of(*address) == family;
         let network = scene.networks.iter().find(|one| one.name == attachment.network);
         if attachment.has_plugin("bridge") || attachment.has_plugin("ptp") {
             return attachment.gateways.iter().any(of_family)
@@ -187,7 +188,7 @@ fn is_link_local(address: std::net::IpAddr) -> bool {
 }
 
 /// Says whether a container has a way beyond the node, by the node or by another machine.
-fn leads_beyond(scene: &Scene, container: &Container, family: Family) -> bool {
+fn leads_beyond(scene: &Scene, container: &Container, family: IpFamily) -> bool {
     is_outbound(scene, container, family)
         || (container.attachments.iter())
             .any(|attachment| has_default_route(container, attachment, family))
@@ -197,13 +198,13 @@ fn leads_beyond(scene: &Scene, container: &Container, family: Family) -> bool {
 fn has_default_route(
     container: &Container,
     attachment: &scene::Attachment,
-    family: Family,
+    family: IpFamily,
 ) -> bool {
     let Some(inside) = &container.inside else { return false };
     let Some(link) = inside.link(&attachment.ifname) else { return false };
     inside.routes.iter().any(|route| {
         route.to.prefix_len() == 0
-            && family_of(route.to.addr()) == family
+            && IpFamily::of(route.to.addr()) == family
             && route.hops.iter().any(|hop| hop.link == Some(link.index))
     })
 }
@@ -213,11 +214,13 @@ fn has_default_route(
 fn unanswered(
     look: Look<'_>,
     container: &Container,
-    family: Family,
+    family: IpFamily,
 ) -> Option<(std::net::IpAddr, Payload)> {
     let mut tried = None;
     for (asked, answer) in look.answers.from(Some(&container.id)) {
-        let Some(to) = asked.destination().filter(|to| family_of(*to) == family) else { continue };
+        let Some(to) = asked.destination().filter(|to| IpFamily::of(*to) == family) else {
+            continue;
+        };
         match answer {
             Answer::Silent { .. } | Answer::Unreachable { .. } => {
                 let with = asked.program();
@@ -299,17 +302,17 @@ fn may_be_led(
     transport: Transport,
 ) -> bool {
     let with = path::carries(transport, Port::Is(to.port()));
-    path::Site::all(scene, container, family_of(to.ip())).any(|site| {
+    path::Site::all(scene, container, IpFamily::of(to.ip())).any(|site| {
         let walked = site.enter(&scene.host, to.ip(), with);
         walked.destination.is_some() || matches!(walked.end, End::Lost(_))
     })
 }
 
 /// `ip` or `ip -6`.
-fn ip(family: Family) -> &'static str {
+fn ip(family: IpFamily) -> &'static str {
     match family {
-        Family::V4 => "ip",
-        Family::V6 => "ip -6",
+        IpFamily::V4 => "ip",
+        IpFamily::V6 => "ip -6",
     }
 }
 
@@ -317,14 +320,9 @@ fn ip(family: Family) -> &'static str {
 /// addresses.
 fn interfaces(look: Look<'_>) -> impl Iterator<Item = Interface<'_>> {
     containers(look).flat_map(move |container| {
-        let families = [Family::V4, Family::V6].into_iter();
+        let families = IpFamily::ALL.into_iter();
         families.flat_map(move |family| Interface::every(look.scene, container, family))
     })
-}
-
-/// Returns the family of an address.
-pub(crate) fn family_of(address: std::net::IpAddr) -> Family {
-    if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 /// All rules.

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::{Attachment, Container, Transport};
 
 use crate::Look;
-use crate::finding::{Family, WayKind};
+use crate::finding::WayKind;
 use crate::question::{Answer, Probe, Question};
-use crate::rules::{family_of, is_here};
+use crate::rules::is_here;
 
 /// What came of the probes that were sent on a way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl<'l> Trials<'l> {
 
     /// Returns what all probes show of a way of a container; `None` as its IP version: of both.
     #[must_use]
-    pub fn of_way(&self, container: &Container, kind: WayKind, family: Option<Family>) -> Trial {
+    pub fn of_way(&self, container: &Container, kind: WayKind, family: Option<IpFamily>) -> Trial {
         let all =
             self.sent(container, kind, family).map(|(asked, answer)| self.shows(asked, answer));
         let all: Vec<Trial> = all.collect();
@@ -75,7 +76,7 @@ impl<'l> Trials<'l> {
     /// Says whether a probe of a way was refused: by the container, or by the node if nothing leads it
     /// to the container.
     #[must_use]
-    pub fn is_refused(&self, container: &Container, kind: WayKind, family: Family) -> bool {
+    pub fn is_refused(&self, container: &Container, kind: WayKind, family: IpFamily) -> bool {
         let mut sent = self.sent(container, kind, Some(family));
         sent.any(|(_, answer)| *answer == Answer::Refused)
     }
@@ -85,7 +86,7 @@ impl<'l> Trials<'l> {
         &'s self,
         container: &'s Container,
         kind: WayKind,
-        family: Option<Family>,
+        family: Option<IpFamily>,
     ) -> impl Iterator<Item = (&'l Probe, &'l Answer)> + 's {
         let sender = match kind {
             WayKind::FromNode | WayKind::Published | WayKind::PublishedHere => None,
@@ -93,7 +94,7 @@ impl<'l> Trials<'l> {
         };
         let sent = self.answers.get(&sender).into_iter().flatten().copied();
         sent.filter(move |(asked, _)| {
-            family.is_none_or(|family| family_of(asked.address()) == family)
+            family.is_none_or(|family| IpFamily::of(asked.address()) == family)
                 && self.tries(container, asked) == Some(kind)
         })
     }
@@ -172,7 +173,7 @@ mod tests {
         });
         let answers = Answers { all: all.collect() };
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
-        Trials::of(look).of_way(&scene.containers[0], kind, Some(Family::V4))
+        Trials::of(look).of_way(&scene.containers[0], kind, Some(IpFamily::V4))
     }
 
     #[test]
@@ -223,7 +224,7 @@ mod tests {
             Question { from: Some("c2".to_owned()), asked: Probe::Echo { to: ip("10.88.0.3") } };
         let answers = Answers { all: vec![(echo, Answer::Reached { after_us: 1 })] };
         let trials = Trials::of(Look { scene: &scene, answers: &answers, only: None, to: None });
-        let shown = |kind| trials.of_way(&scene.containers[0], kind, Some(Family::V4));
+        let shown = |kind| trials.of_way(&scene.containers[0], kind, Some(IpFamily::V4));
         assert_eq!(shown(WayKind::Outside), Trial::Never);
         assert_eq!(shown(WayKind::Between), Trial::Works);
     }

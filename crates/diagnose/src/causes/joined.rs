@@ -79,7 +79,8 @@ impl<T: Clone + Eq + Hash> UniqueList<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::{Family, WayKind};
+    use crate::finding::WayKind;
+    use net::IpFamily;
 
     /// As it was written down at first: each is compared with all before it.
     fn joined_one_by_one(findings: Vec<Finding>) -> Vec<Finding> {
@@ -129,7 +130,7 @@ mod tests {
                 3 => finding.at(format!("place {number}")).of("somebody"),
                 _ => finding,
             };
-            let family = [None, Some(Family::V4), Some(Family::V6)][number % 3];
+            let family = [None, Some(IpFamily::V4), Some(IpFamily::V6)][number % 3];
             // The first one of a group may have something twice.
             let id = format!("c{}", number % 13);
             finding.hits(id.clone()).hits(id).breaks(WayKind::Outside, family)

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Attachment, Container, IpvlanMode, Link, Namespace, Scene};
 
 use super::{Joint, Site};
-use crate::finding::Family;
 
 /// An interface of an attachment, for one IP version.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub(crate) struct Interface<'s> {
     pub(crate) attachment: &'s Attachment,
     pub(crate) inside: &'s Namespace,
     pub(crate) link: &'s Link,
-    pub(crate) family: Family,
+    pub(crate) family: IpFamily,
     /// How it is connected to the node; `None`: the node has lent it a device of its own
     /// (host-device), and what the container sends does not pass the node.
     pub(crate) site: Option<Site<'s>>,
@@ -27,7 +27,7 @@ impl<'s> Interface<'s> {
     pub(crate) fn every(
         scene: &'s Scene,
         container: &'s Container,
-        family: Family,
+        family: IpFamily,
     ) -> impl Iterator<Item = Self> {
         let attachments = container.attachments.iter();
         attachments.filter_map(move |attachment| Self::of(scene, container, attachment, family))
@@ -37,7 +37,7 @@ impl<'s> Interface<'s> {
         scene: &'s Scene,
         container: &'s Container,
         attachment: &'s Attachment,
-        family: Family,
+        family: IpFamily,
     ) -> Option<Self> {
         let inside = container.inside.as_ref()?;
         let link = inside.link(&attachment.ifname)?;
@@ -54,7 +54,7 @@ impl<'s> Interface<'s> {
 
     /// Returns its address, as ADD reported it.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        let is_of = |address: &IpAddr| address.is_ipv4() == (self.family == Family::V4);
+        let is_of = |address: &IpAddr| address.is_ipv4() == (self.family == IpFamily::V4);
         let mut reported = self.attachment.addresses.iter().map(IpNet::addr);
         match &self.site {
             Some(site) => Some(site.address),
@@ -67,7 +67,7 @@ impl<'s> Interface<'s> {
         if let Some(site) = &self.site {
             return site.router(scene);
         }
-        let is_of = |address: &IpAddr| address.is_ipv4() == (self.family == Family::V4);
+        let is_of = |address: &IpAddr| address.is_ipv4() == (self.family == IpFamily::V4);
         let hops = || self.inside.routes.iter().flat_map(|route| &route.hops);
         let mut gateways = self.attachment.gateways.iter().copied().filter(is_of);
         gateways.find(|gateway| {
@@ -90,9 +90,9 @@ fn is_lent(attachment: &Attachment, link: &Link) -> bool {
 
 /// Says whether others can be asked by a link for their hardware addresses: for IPv6 only from an
 /// address, which is not `except`.
-pub(crate) fn may_ask(link: &Link, family: Family, except: Option<IpAddr>) -> bool {
+pub(crate) fn may_ask(link: &Link, family: IpFamily, except: Option<IpAddr>) -> bool {
     let mut own = link.addresses.iter().map(|own| own.address.addr());
     let has_address =
-        family == Family::V4 || own.any(|address| address.is_ipv6() && Some(address) != except);
+        family == IpFamily::V4 || own.any(|address| address.is_ipv6() && Some(address) != except);
     link.up && link.carrier && link.mac.is_some() && !link.no_arp && has_address
 }

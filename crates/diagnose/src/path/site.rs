@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene};
 
 use crate::filter::{Layer, Packet, Payload, WalkOutcome, walk};
-use crate::finding::Family;
 
 /// By what a container's packets leave its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +61,9 @@ impl<'s> Site<'s> {
         scene: &'s Scene,
         container: &'s Container,
         attachment: &'s Attachment,
-        family: Family,
+        family: IpFamily,
     ) -> Option<Self> {
-        let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
+        let is_of = |address: IpAddr| address.is_ipv4() == (family == IpFamily::V4);
         let inside = container.inside.as_ref()?;
         let link = inside.link(&attachment.ifname)?;
         let has = |address: IpAddr| link.addresses.iter().any(|own| own.address.addr() == address);
@@ -118,7 +118,7 @@ impl<'s> Site<'s> {
     pub fn all(
         scene: &'s Scene,
         container: &'s Container,
-        family: Family,
+        family: IpFamily,
     ) -> impl Iterator<Item = Self> {
         Site::every(scene, container, family).filter(Site::is_the_nodes)
     }
@@ -127,7 +127,7 @@ impl<'s> Site<'s> {
     pub fn every(
         scene: &'s Scene,
         container: &'s Container,
-        family: Family,
+        family: IpFamily,
     ) -> impl Iterator<Item = Self> {
         let attachments = container.attachments.iter();
         attachments.filter_map(move |attachment| Site::of(scene, container, attachment, family))
@@ -177,8 +177,8 @@ impl<'s> Site<'s> {
         hops.any(|hop| hop.via == Some(gateway))
     }
 
-    pub(crate) fn family(&self) -> Family {
-        if self.address.is_ipv4() { Family::V4 } else { Family::V6 }
+    pub(crate) fn family(&self) -> IpFamily {
+        IpFamily::of(self.address)
     }
 
     pub(crate) fn mac(&self) -> Option<[u8; 6]> {

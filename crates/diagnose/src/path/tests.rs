@@ -1,5 +1,6 @@
 mod joined;
 
+use net::IpFamily;
 use scene::filter::{Comparison, Connection, Family as Kin, Meta, Step, Table};
 use scene::{RouteKind, RouteRule, RuleAction};
 
@@ -9,19 +10,18 @@ use crate::filter::samples::{
     accept, base, destination, dnat, drop, dropping, established, iifname, nat, oifname, rule,
     source, table, tcp_port, unknown,
 };
-use crate::finding::Family;
 use crate::routes::samples::{route, rule as route_rule};
 
 /// Follows a way of the first container, and says where it ends.
-fn way(scene: &Scene, name: &str, family: Family) -> String {
+fn way(scene: &Scene, name: &str, family: IpFamily) -> String {
     let site = |number: usize| {
         let container = &scene.containers[number];
         Site::of(scene, container, &container.attachments[0], family).unwrap()
     };
     let (first, second) = (site(0), site(1));
     let (outside, own) = match family {
-        Family::V4 => (ip("198.51.100.1"), ip("192.0.2.2")),
-        Family::V6 => (ip("2001:db8:1::1"), ip("2001:db8::2")),
+        IpFamily::V4 => (ip("198.51.100.1"), ip("192.0.2.2")),
+        IpFamily::V6 => (ip("2001:db8:1::1"), ip("2001:db8::2")),
     };
     let with = carries(Transport::Tcp, Port::Is(443));
     let trip = match name {
@@ -78,7 +78,7 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
 }
 
 fn v4(scene: &Scene, name: &str) -> String {
-    way(scene, name, Family::V4)
+    way(scene, name, IpFamily::V4)
 }
 
 fn one(family: Kin, hook: Hook, parts: &[Vec<scene::filter::Step>]) -> Table {
@@ -88,7 +88,7 @@ fn one(family: Kin, hook: Hook, parts: &[Vec<scene::filter::Step>]) -> Table {
 #[test]
 fn on_a_sound_node_every_way_passes() {
     let node = node();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         assert_eq!(way(&node, "resolve", family), "passes", "{family}");
         assert_eq!(way(&node, "outside", family), "passes, translated", "{family}");
         assert_eq!(way(&node, "between", family), "passes", "{family}");
@@ -168,7 +168,7 @@ fn filters_stop_the_packet_wherever_they_are() {
     }
     // Neighbour discovery is a packet of IP.
     let input = with(node(), one(Kin::Inet, Hook::Input, &[drop()]));
-    assert_eq!(way(&input, "resolve", Family::V6), "Ip inet t/c rule 1");
+    assert_eq!(way(&input, "resolve", IpFamily::V6), "Ip inet t/c rule 1");
 }
 
 #[test]

@@ -5,11 +5,12 @@ mod ways;
 
 use std::collections::HashSet;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 
-use super::{Rule, containers, family_of, is_outbound};
+use super::{Rule, containers, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, Help, Severity, Way, WayKind};
+use crate::finding::{Finding, Help, Severity, Way, WayKind};
 use crate::restored;
 use crate::trial::Trials;
 
@@ -83,7 +84,7 @@ fn harmful(look: Look<'_>) -> HashSet<NetworkDrift> {
 
 /// Returns the differences without the switches of the whole node, of which `switches` tells once.
 fn drifts(look: Look<'_>, container: &Container, attachment: &Attachment) -> Vec<Drift> {
-    let off = |family: Family| {
+    let off = |family: IpFamily| {
         look.scene.host.number(switch(family)) == Some(0)
             && is_outbound(look.scene, container, family)
     };
@@ -104,16 +105,17 @@ fn is_of_ours(what: &str) -> bool {
 }
 
 /// Returns a difference without the switches that are off; `None` if nothing is left of it.
-fn told_here(drift: &Drift, off: &dyn Fn(Family) -> bool) -> Option<Drift> {
+fn told_here(drift: &Drift, off: &dyn Fn(IpFamily) -> bool) -> Option<Drift> {
     if drift.items.is_empty() {
-        let is_switch = |(words, family): (&str, Family)| drift.what.contains(words) && off(family);
+        let is_switch =
+            |(words, family): (&str, IpFamily)| drift.what.contains(words) && off(family);
         let switches =
-            [("IPv4 forwarding is off", Family::V4), ("IPv6 forwarding is off", Family::V6)];
+            [("IPv4 forwarding is off", IpFamily::V4), ("IPv6 forwarding is off", IpFamily::V6)];
         return (!switches.into_iter().any(is_switch)).then(|| drift.clone());
     }
     let is_switch = |item: &Item| {
         item.kind == ItemKind::Forwarding
-            && item.addresses.iter().all(|net| off(family_of(net.addr())))
+            && item.addresses.iter().all(|net| off(IpFamily::of(net.addr())))
     };
     without(drift, &is_switch)
 }
@@ -132,10 +134,10 @@ fn without(drift: &Drift, goes: &dyn Fn(&Item) -> bool) -> Option<Drift> {
 }
 
 /// The kernel parameter by which the whole node forwards.
-fn switch(family: Family) -> &'static str {
+fn switch(family: IpFamily) -> &'static str {
     match family {
-        Family::V4 => "net.ipv4.ip_forward",
-        Family::V6 => "net.ipv6.conf.all.forwarding",
+        IpFamily::V4 => "net.ipv4.ip_forward",
+        IpFamily::V6 => "net.ipv6.conf.all.forwarding",
     }
 }
 
@@ -317,7 +319,7 @@ mod tests {
         scene.host.sysctls.insert("net.ipv4.ip_forward".to_owned(), "0".to_owned());
         let told = found(&scene);
         assert_eq!(told[0].says, "eth0 of c1 on mynet: route ::/0 is gone");
-        assert!(told[0].breaks.iter().all(|way| way.family == Some(Family::V6)));
+        assert!(told[0].breaks.iter().all(|way| way.family == Some(IpFamily::V6)));
         let drift = &mut scene.containers[0].attachments[0].drifts[0];
         drift.items = vec![forwarding];
         assert_eq!(found(&scene), []);

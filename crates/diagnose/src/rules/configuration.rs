@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Folder, Link, Network, Pool, Scene, Transport};
 
 use super::switches::proxies::{answered, proxies};
-use super::{Rule, containers, family_of, ways};
+use super::{Rule, containers, ways};
 use crate::Look;
-use crate::finding::{Family, Finding};
+use crate::finding::Finding;
 use crate::path::Site;
 use crate::routes::{RouteDecision, look_up};
 
@@ -277,7 +278,7 @@ fn works_within(
 ) -> bool {
     let host = &look.scene.host;
     let is_within = address.prefix_len() < subnet.prefix_len() && !subnet.contains(&address.addr());
-    let family = family_of(subnet.addr());
+    let family = IpFamily::of(subnet.addr());
     let everybody = containers(Look { only: None, ..look });
     let sites = everybody.flat_map(|one| Site::all(look.scene, one, family));
     let mut sites = sites
@@ -289,7 +290,7 @@ fn works_within(
     };
     let answers_for_all = ["all", link.name.as_str()].iter().any(|name| {
         let key = format!("net.ipv4.conf.{name}.proxy_arp");
-        family == Family::V4 && host.number(&key).is_some_and(|value| value != 0)
+        family == IpFamily::V4 && host.number(&key).is_some_and(|value| value != 0)
     });
     let [sample, ..] = ways::samples(family);
     // That an entry has no effect is told by another rule.

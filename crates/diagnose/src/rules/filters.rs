@@ -24,15 +24,16 @@ mod tried;
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Part, Port as PublishedPort, Scene, Transport};
 
 pub(super) use self::fix::opened;
 use self::say::Sort;
-use super::{Rule, containers, family_of, is_outbound};
+use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
-use crate::finding::{Family, Finding, Way};
+use crate::finding::{Finding, Way};
 use crate::path::{self, Joint, Outcome, Site, Stop, StopCause, Trip, follow_filters};
 use crate::whose;
 
@@ -75,7 +76,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let scene = look.scene;
     let limit = limit(scene);
     let mut found: Vec<Finding> = say::dormant(look).into_iter().collect();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let sites = sites(look, family, limit);
         let beyond = others::samples(scene, family);
         for container in containers(look).take(limit) {
@@ -102,7 +103,7 @@ fn limit(scene: &Scene) -> usize {
 }
 
 /// The sites of the containers that are looked at, up to a limit.
-fn sites<'l>(look: Look<'l>, family: Family, limit: usize) -> Vec<Site<'l>> {
+fn sites<'l>(look: Look<'l>, family: IpFamily, limit: usize) -> Vec<Site<'l>> {
     containers(look)
         .flat_map(|container| Site::every(look.scene, container, family))
         .take(limit)
@@ -190,7 +191,8 @@ fn tcp(port: u16) -> Payload {
 /// The addresses beyond the node that are tried by name: the one that the caller names, and the
 /// container's servers of names.
 fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Payload)> {
-    let is_of = |address: &IpAddr| family_of(*address) == site.family() && !address.is_loopback();
+    let is_of =
+        |address: &IpAddr| IpFamily::of(*address) == site.family() && !address.is_loopback();
     let to = look.to.filter(|to| is_of(&to.ip())).map(|to| (to.ip(), tcp(to.port())));
     let servers = site.container.nameservers.iter().flatten().copied().filter(is_of);
     let dns = path::carries(Transport::Udp, Port::Is(53));

@@ -8,9 +8,10 @@ mod led;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Flow, Part, Port, Scene, Transport};
 
-use super::{Rule, containers, family_of};
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 
@@ -105,7 +106,7 @@ fn told(container: &Container, port: &Port, stale: &[&Flow]) -> Option<Finding> 
             "conntrack {version}-D -p udp --orig-dst {to} --orig-port-dst {host} --reply-src {end}"
         ))
     });
-    Some(finding.breaks(WayKind::Published, Some(family_of(end))))
+    Some(finding.breaks(WayKind::Published, Some(IpFamily::of(end))))
 }
 
 #[cfg(test)]

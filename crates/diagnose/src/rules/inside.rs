@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 
-use super::{Rule, containers, family_of};
+use super::{Rule, containers};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Help, Severity, WayKind};
+use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::question::{Answer, Probe};
 
 pub(super) const RULE: Rule =
@@ -66,7 +67,7 @@ fn listeners(look: Look<'_>) -> Vec<Finding> {
             for port in &attachment.ports {
                 let mut families = vec![family_at(port)];
                 // One that serves IPv6 alone does not answer packets of IPv4 (IPV6_V6ONLY).
-                families.extend((families[0].is_none() && is_of_v4).then_some(Some(Family::V4)));
+                families.extend((families[0].is_none() && is_of_v4).then_some(Some(IpFamily::V4)));
                 let mut faults = families
                     .into_iter()
                     .filter_map(|family| listens(container, inside, attachment, port, family));
@@ -110,26 +111,28 @@ fn without_address(container: &Container, inside: &Namespace) -> Option<Finding>
             .at(format!("link {} of {}", lo.name, container.netns))
             .hits(container.id.clone())
             .fix(format!("{}ip addr add 127.0.0.1/8 dev lo", within(container.netns.as_str())))
-            .breaks(WayKind::Inside, Some(Family::V4)),
+            .breaks(WayKind::Inside, Some(IpFamily::V4)),
     )
 }
 
 /// Says whether a socket takes packets of an IP version; `None`: of any.
-pub(super) fn speaks(listener: &Listener, family: Option<Family>) -> bool {
+pub(super) fn speaks(listener: &Listener, family: Option<IpFamily>) -> bool {
     match (listener.at.ip(), family) {
-        (_, None) | (IpAddr::V4(_), Some(Family::V4)) | (IpAddr::V6(_), Some(Family::V6)) => true,
-        (IpAddr::V6(own), Some(Family::V4)) => own.is_unspecified() && !listener.v6only,
-        (IpAddr::V4(_), Some(Family::V6)) => false,
+        (_, None) | (IpAddr::V4(_), Some(IpFamily::V4)) | (IpAddr::V6(_), Some(IpFamily::V6)) => {
+            true
+        }
+        (IpAddr::V6(own), Some(IpFamily::V4)) => own.is_unspecified() && !listener.v6only,
+        (IpAddr::V4(_), Some(IpFamily::V6)) => false,
     }
 }
 
 /// A port of one address of the node leads to the container's address of the same version.
-fn family_at(port: &Port) -> Option<Family> {
-    port.host_ip.filter(|address| !address.is_unspecified()).map(family_of)
+fn family_at(port: &Port) -> Option<IpFamily> {
+    port.host_ip.filter(|address| !address.is_unspecified()).map(IpFamily::of)
 }
 
 /// Returns the sockets at a port that take packets of an IP version; `None`: of any.
-fn at_port<'i>(inside: &'i Namespace, port: &Port, family: Option<Family>) -> Vec<&'i Listener> {
+fn at_port<'i>(inside: &'i Namespace, port: &Port, family: Option<IpFamily>) -> Vec<&'i Listener> {
     let is_there = |listener: &&Listener| {
         listener.transport == port.transport
             && listener.at.port() == port.container
@@ -151,7 +154,7 @@ fn listens(
     inside: &Namespace,
     attachment: &Attachment,
     port: &Port,
-    family: Option<Family>,
+    family: Option<IpFamily>,
 ) -> Option<Finding> {
     let listeners = at_port(inside, port, family);
     if listeners.iter().any(|listener| is_led_to(listener, attachment)) {
@@ -210,7 +213,7 @@ fn not_served(
     finding: Finding,
     container: &Container,
     port: &Port,
-    family: Option<Family>,
+    family: Option<IpFamily>,
 ) -> Finding {
     let what = format!("{}/{}", port.container, port.transport.as_str());
     finding

@@ -4,12 +4,13 @@ mod ports;
 mod taken;
 mod twins;
 
+use net::IpFamily;
 use scene::{Container, ItemKind, Link, Namespace, Part, Route, Scene};
 
-use super::{Rule, containers, family_of, is_link_local};
+use super::{Rule, containers, is_link_local};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Help, WayKind};
+use crate::finding::{Finding, Help, WayKind};
 use crate::path::{Site, uplink};
 use crate::restored;
 
@@ -61,11 +62,11 @@ fn uplinks(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let mut found = taken::ports(look);
     for link in host.links.iter().filter(|link| is_uplink(look, link)) {
-        let families: Vec<Family> = match link.up {
+        let families: Vec<IpFamily> = match link.up {
             true => default_families(host, link.index),
             // The kernel removes the routes of a link that is set down.
             false => {
-                let is_missed = |one: &Family| !has_default(host, *one) && is_needed(look, *one);
+                let is_missed = |one: &IpFamily| !has_default(host, *one) && is_needed(look, *one);
                 families_of(link).into_iter().filter(is_missed).collect()
             }
         };
@@ -119,10 +120,10 @@ fn is_uplink(look: Look<'_>, link: &Link) -> bool {
         && !attachments.any(|attachment| attachment.host_links.contains(&link.name))
 }
 
-fn families_of(link: &Link) -> Vec<Family> {
-    let mut families: Vec<Family> = (link.addresses.iter())
+fn families_of(link: &Link) -> Vec<IpFamily> {
+    let mut families: Vec<IpFamily> = (link.addresses.iter())
         .filter(|address| !is_link_local(address.address.addr()))
-        .map(|address| family_of(address.address.addr()))
+        .map(|address| IpFamily::of(address.address.addr()))
         .collect();
     families.sort_unstable();
     families.dedup();
@@ -131,18 +132,18 @@ fn families_of(link: &Link) -> Vec<Family> {
 
 /// Says whether a way out by a family is missed: a container is to have one, or there is none that
 /// is to have any, and the node has none at all.
-fn is_needed(look: Look<'_>, family: Family) -> bool {
-    let is_outbound = |family: Family| {
+fn is_needed(look: Look<'_>, family: IpFamily) -> bool {
+    let is_outbound = |family: IpFamily| {
         containers(look).any(|container| super::is_outbound(look.scene, container, family))
     };
-    let all = [Family::V4, Family::V6];
+    let all = IpFamily::ALL;
     is_outbound(family)
         || !all.into_iter().any(|one| is_outbound(one) || has_default(&look.scene.host, one))
 }
 
 /// The families of which the first default route leads by a link. One with a higher metric is for
 /// when the first one fails.
-fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
+fn default_families(namespace: &Namespace, link: u32) -> Vec<IpFamily> {
     let defaults = || {
         namespace.routes.iter().filter(|route| route.to.prefix_len() == 0 && route.table == MAIN)
     };
@@ -150,19 +151,19 @@ fn default_families(namespace: &Namespace, link: u32) -> Vec<Family> {
         let is_before = |other: &Route| other.to == route.to && other.metric < route.metric;
         !defaults().any(is_before)
     };
-    let mut families: Vec<Family> = defaults()
+    let mut families: Vec<IpFamily> = defaults()
         .filter(|route| route.hops.iter().any(|hop| hop.link == Some(link)))
         .filter(is_first)
-        .map(|route| family_of(route.to.addr()))
+        .map(|route| IpFamily::of(route.to.addr()))
         .collect();
     families.sort_unstable();
     families.dedup();
     families
 }
 
-fn has_default(namespace: &Namespace, family: Family) -> bool {
+fn has_default(namespace: &Namespace, family: IpFamily) -> bool {
     namespace.routes.iter().any(|route| {
-        route.to.prefix_len() == 0 && route.table == MAIN && family_of(route.to.addr()) == family
+        route.to.prefix_len() == 0 && route.table == MAIN && IpFamily::of(route.to.addr()) == family
     })
 }
 
@@ -192,7 +193,7 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
             let Some(link) = inside.link(&attachment.ifname).filter(|_| is_routed) else {
                 continue;
             };
-            let outbound = [Family::V4, Family::V6]
+            let outbound = IpFamily::ALL
                 .into_iter()
                 .any(|family| super::is_outbound(look.scene, container, family));
             if link.mtu <= out.mtu || !outbound {
@@ -219,7 +220,7 @@ fn sizes(look: Look<'_>) -> Vec<Finding> {
 fn too_small(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
-        for site in Site::all(look.scene, container, Family::V6) {
+        for site in Site::all(look.scene, container, IpFamily::V6) {
             let inside = format!("{}: {}", container.id, site.link.name);
             let of_node = smallest(look.scene, &site);
             let netns = Some(container.netns.as_str());
@@ -239,7 +240,7 @@ fn too_small(look: Look<'_>) -> Vec<Finding> {
                 let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Between];
                 let finding = kinds
                     .into_iter()
-                    .fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V6)));
+                    .fold(finding, |finding, kind| finding.breaks(kind, Some(IpFamily::V6)));
                 found.push(finding);
             }
         }
@@ -283,11 +284,11 @@ fn enlarged(look: Look<'_>, site: &Site<'_>, link: &Link, netns: Option<&str>) -
 fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
     let out = uplink(look.scene, true)?;
     let is_outbound =
-        |container: &&Container| super::is_outbound(look.scene, container, Family::V6);
+        |container: &&Container| super::is_outbound(look.scene, container, IpFamily::V6);
     let hits: Vec<String> =
         containers(look).filter(is_outbound).map(|container| container.id.clone()).collect();
     let is_small = 0 < out.mtu && out.mtu < IPV6_MINIMUM;
-    if !is_small || hits.is_empty() || has_default(&look.scene.host, Family::V6) {
+    if !is_small || hits.is_empty() || has_default(&look.scene.host, IpFamily::V6) {
         return None;
     }
     let name = &out.name;
@@ -302,9 +303,9 @@ fn uplink_too_small(look: Look<'_>) -> Option<Finding> {
             "the kernel does not bring back this node's own IPv6 addresses and routes on {name}: let \
              the program that configures {name} do that, or set them again"
         ))
-        .breaks(WayKind::Outside, Some(Family::V6))
-        .breaks(WayKind::Names, Some(Family::V6))
-        .breaks(WayKind::Published, Some(Family::V6));
+        .breaks(WayKind::Outside, Some(IpFamily::V6))
+        .breaks(WayKind::Names, Some(IpFamily::V6))
+        .breaks(WayKind::Published, Some(IpFamily::V6));
     Some(Finding { hits, ..finding })
 }
 
@@ -319,9 +320,9 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
             let finding = Finding::error("address-duplicate", address.to_string(), says)
                 .seen("duplicate address detection failed (dadfailed)")
                 .advise(format!("find the other owner: ip neigh show {address}, and arping or ndisc6 on its link"))
-                .breaks(WayKind::Outside, Some(family_of(address)))
-                .breaks(WayKind::Gateway, Some(family_of(address)))
-                .breaks(WayKind::Between, Some(family_of(address)));
+                .breaks(WayKind::Outside, Some(IpFamily::of(address)))
+                .breaks(WayKind::Gateway, Some(IpFamily::of(address)))
+                .breaks(WayKind::Between, Some(IpFamily::of(address)));
             found.push(match container {
                 Some(container) => finding.hits(container.id.clone()),
                 None => finding,

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Rule, containers, family_of};
+use net::IpFamily;
+
+use super::{Rule, containers};
 use crate::Look;
 use crate::command::within;
 use crate::finding::Finding;
@@ -34,7 +36,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             None => found.extend(told(look, question, (*first, *last)).map(|one| one.seen(seen))),
         }
         if let Some(known) = found.iter_mut().find(|known| is_told(known)) {
-            let broken = known.clone().breaks(kind, Some(family_of(to)));
+            let broken = known.clone().breaks(kind, Some(IpFamily::of(to)));
             *known = broken;
         }
     }

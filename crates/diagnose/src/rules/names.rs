@@ -7,16 +7,15 @@ mod unreached;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use net::IpFamily;
 use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
 use super::ways::taken::taken;
-use super::{
-    Rule, containers, family_of, is_here, is_link_local, is_outbound, leads_beyond, with_router,
-};
+use super::{Rule, containers, is_here, is_link_local, is_outbound, leads_beyond, with_router};
 use crate::Look;
 use crate::filter::{NewDestination, Port};
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Joint, Site, carries};
 use crate::question::{Answer, NAMES as PORT, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -61,12 +60,12 @@ pub(super) fn servers(container: &Container) -> impl Iterator<Item = IpAddr> + '
 /// Names matter to a container that reaches others. At a port of Open vSwitch, the switch decides
 /// what it reaches.
 fn reaches(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
-    let family = family_of(server);
+    let family = IpFamily::of(server);
     leads_beyond(look.scene, container, family) && !is_switched(look.scene, container, family)
 }
 
 /// Says whether a container is at a port of Open vSwitch.
-pub(super) fn is_switched(scene: &Scene, container: &Container, family: Family) -> bool {
+pub(super) fn is_switched(scene: &Scene, container: &Container, family: IpFamily) -> bool {
     Site::every(scene, container, family).any(|site| site.joint == Joint::Switch)
 }
 
@@ -151,11 +150,9 @@ fn without_route(container: &Container) -> Option<Finding> {
         .advise(format!(
             "give {called} a server of names that it has a route to, of its own IP version"
         ));
-    Some(
-        all.iter().fold(finding, |finding, server| {
-            finding.breaks(WayKind::Names, Some(family_of(*server)))
-        }),
-    )
+    Some(all.iter().fold(finding, |finding, server| {
+        finding.breaks(WayKind::Names, Some(IpFamily::of(*server)))
+    }))
 }
 
 /// Says whether a container has a default route.
@@ -195,7 +192,7 @@ fn missing(look: Look<'_>, container: &Container) -> Option<Finding> {
 
 /// Says whether a container is meant to reach others, and has a way to them.
 fn reaches_others(look: Look<'_>, container: &Container, inside: &Namespace) -> bool {
-    let mut families = [Family::V4, Family::V6].into_iter();
+    let mut families = IpFamily::ALL.into_iter();
     leads_out(inside) && families.any(|family| is_outbound(look.scene, container, family))
 }
 
@@ -245,7 +242,7 @@ fn led(
     finding: Finding,
 ) -> Finding {
     let with = carries(by, Port::Is(PORT));
-    let mut sites = Site::all(look.scene, container, family_of(server));
+    let mut sites = Site::all(look.scene, container, IpFamily::of(server));
     let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
     let Some((place, to)) = led else { return owned(look, container, server, finding) };
     let to = match to {
@@ -307,7 +304,7 @@ fn silent(
             .seen(seen)
             .hits(container.id.clone())
             .advise(format!("let {server}{BLAMED}{called} another server"))
-            .breaks(WayKind::Names, Some(family_of(server)))
+            .breaks(WayKind::Names, Some(IpFamily::of(server)))
     };
     match answer {
         Answer::Silent { .. } => Some(error(
@@ -359,7 +356,7 @@ fn half(container: &Container, server: IpAddr, answered: &str, lost: &str) -> Fi
         .advise(format!(
             "a filter or a limit on the way may drop the second of two questions from one port: \"options single-request\" in resolv.conf of {called} makes programs of the GNU C library ask one after the other"
         ))
-        .breaks(WayKind::Names, Some(family_of(server)))
+        .breaks(WayKind::Names, Some(IpFamily::of(server)))
 }
 
 /// Says whether a container has an IPv6 address that is not of its link alone.

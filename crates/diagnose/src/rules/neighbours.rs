@@ -7,12 +7,13 @@ mod routers;
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Container, Link, Namespace};
 
-use super::{Rule, asks_links, containers, family_of, ip, is_outbound};
+use super::{Rule, asks_links, containers, ip, is_outbound};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Site, address_of, uplink};
 use crate::question::{Answer, Question};
 
@@ -25,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn sites(look: Look<'_>) -> Vec<Site<'_>> {
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     families
         .flat_map(|family| {
             containers(look).flat_map(move |container| Site::all(look.scene, container, family))
@@ -65,7 +66,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         found.extend(in_bridge(look, &site));
         found.extend(in_container(&site, &everybody));
     }
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let every = containers(look).flat_map(|one| Site::every(look.scene, one, family));
         found.extend(every.filter_map(|site| of_router(look, &site)));
     }
@@ -85,7 +86,7 @@ struct OwnAddress<'s> {
 }
 
 fn own(look: Look<'_>) -> Option<OwnAddress<'_>> {
-    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, Family::V4));
+    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, IpFamily::V4));
     let hits: Vec<String> = outbound.map(|container| container.id.clone()).collect();
     let carries = |link: &&Link| link.up && link.carrier && link.mac.is_some() && !link.no_arp;
     let link = uplink(look.scene, true).filter(carries)?;
@@ -106,9 +107,9 @@ fn contested(look: Look<'_>, own: OwnAddress<'_>) -> Option<Finding> {
         .advise(format!(
             "find who has {other} behind {link}, and give one of the two another address"
         ))
-        .breaks(WayKind::Outside, Some(Family::V4))
-        .breaks(WayKind::Names, Some(Family::V4))
-        .breaks(WayKind::Published, Some(Family::V4));
+        .breaks(WayKind::Outside, Some(IpFamily::V4))
+        .breaks(WayKind::Names, Some(IpFamily::V4))
+        .breaks(WayKind::Published, Some(IpFamily::V4));
     Some(Finding { hits, ..finding })
 }
 
@@ -147,7 +148,7 @@ fn claimed(
     Some(all_ways(finding, site.family()))
 }
 
-fn all_ways(finding: Finding, family: Family) -> Finding {
+fn all_ways(finding: Finding, family: IpFamily) -> Finding {
     let kinds = [
         WayKind::Gateway,
         WayKind::Outside,
@@ -243,7 +244,7 @@ fn of_router(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let says = format!(
         "{called} sends packets for its router ({router}) to {found}, but {mac} answers for it"
     );
-    let version = ip(family_of(router));
+    let version = ip(IpFamily::of(router));
     let finding =
         Finding::error("neighbour-wrong", format!("{router} on {name} of {called}"), says)
             .at(format!("in {called}: neighbour {router} dev {name} lladdr {found} PERMANENT"))

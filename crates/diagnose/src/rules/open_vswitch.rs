@@ -1,8 +1,9 @@
 //! What Open vSwitch drops of what containers send, as its daemon says.
 
+use net::IpFamily;
 use scene::{Attachment, Container, SwitchDrop};
 
-use super::{Rule, containers, family_of};
+use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 
@@ -26,7 +27,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 fn dropped(container: &Container, attachment: &Attachment, drop: &SwitchDrop) -> Finding {
     let (called, SwitchDrop { bridge, packet, to, flow }) = (container.called(), drop);
-    let family = to.map(family_of);
+    let family = to.map(IpFamily::of);
     let says = format!("bridge {bridge} of Open vSwitch drops what {called} sends: {packet}");
     let object = format!("{called}: {}", attachment.network);
     let finding = Finding::error("switch-drops", object, says)

@@ -14,11 +14,12 @@ mod tests;
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Namespace, Part, Route, RouteKind, TunnelEnd};
 
+use super::Rule;
 use super::tunnels::of_lost;
 use super::ways::text;
-use super::{Rule, family_of};
 use crate::Look;
 use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::question::{Answer, Probe, Question};
@@ -211,7 +212,7 @@ fn astray(look: Look<'_>, led: &TunnelPath<'_>) -> Option<Finding> {
         true => finding.advise("if the other node is off, that is why").advise(remake(tunnel)),
         false => finding.advise(remake(tunnel)),
     };
-    let finding = finding.breaks(WayKind::Nodes, Some(family_of(to.addr())));
+    let finding = finding.breaks(WayKind::Nodes, Some(IpFamily::of(to.addr())));
     let finding = of_lost(look, finding, |address| to.contains(&address));
     Some(match may_be_off && finding.hits.is_empty() {
         true => Finding { severity: Severity::Warning, ..finding },

@@ -163,7 +163,7 @@ fn gone(look: Look<'_>, one: PublishedPort<'_>) -> Option<Finding> {
         Finding::error("port-address-gone", format!("{address}:{port}"), says)
             .hits(one.container.id.clone())
             .advise("give the node the address, or publish the port at one that it has")
-            .breaks(WayKind::Published, Some(super::family_of(address))),
+            .breaks(WayKind::Published, Some(super::IpFamily::of(address))),
     )
 }
 

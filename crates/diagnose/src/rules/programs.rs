@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Namespace};
 
-use super::{Rule, family_of};
+use super::Rule;
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
@@ -57,7 +58,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     };
     let (function, reason) = hop.dropped.as_ref()?;
     let what = if hop.back { "the answer to a probe" } else { "a probe" };
-    let family = Some(family_of(to));
+    let family = Some(IpFamily::of(to));
     let (does, side) = match place {
         EGRESS => ("leaves", EGRESS),
         _ => ("comes in", INGRESS),

@@ -1,12 +1,13 @@
 //! What loses packets on purpose below the packet filters: queueing disciplines and filters of
 //! traffic control (`man 8 tc`).
 
+use net::IpFamily;
 use scene::{Container, Link, Loss, Part, Redirect};
 
 use super::{Rule, containers, is_outbound, unanswered};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Joint, Site, uplink};
 use crate::question::{Answer, Hop};
 
@@ -70,8 +71,8 @@ impl PassedLink<'_> {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for family in [Family::V4, Family::V6] {
-        let out = uplink(look.scene, family == Family::V4);
+    for family in IpFamily::ALL {
+        let out = uplink(look.scene, family == IpFamily::V4);
         for container in containers(look) {
             for site in Site::every(look.scene, container, family) {
                 for passed in passed(look, &site, out) {
@@ -112,11 +113,11 @@ fn passed<'s>(look: Look<'s>, site: &Site<'s>, out: Option<&'s Link>) -> Vec<Pas
 }
 
 /// Says whether packets of a family are concerned: without ARP there are none of IPv4.
-fn concerns(protocol: Option<u16>, family: Family) -> bool {
+fn concerns(protocol: Option<u16>, family: IpFamily) -> bool {
     match protocol {
         None => true,
-        Some(ETH_P_IP | ETH_P_ARP) => family == Family::V4,
-        Some(ETH_P_IPV6) => family == Family::V6,
+        Some(ETH_P_IP | ETH_P_ARP) => family == IpFamily::V4,
+        Some(ETH_P_IPV6) => family == IpFamily::V6,
         Some(_) => false,
     }
 }
@@ -401,8 +402,8 @@ mod tests {
             let look = Look { scene, answers: &answers, only: None, to: None };
             judge(look).iter().filter_map(|one| one.breaks[0].family).collect::<Vec<_>>()
         };
-        assert_eq!(families(&with("veth2", of(ETH_P_ARP))), [Family::V4]);
-        assert_eq!(families(&with("veth2", of(ETH_P_IPV6))), [Family::V6]);
+        assert_eq!(families(&with("veth2", of(ETH_P_ARP))), [IpFamily::V4]);
+        assert_eq!(families(&with("veth2", of(ETH_P_IPV6))), [IpFamily::V6]);
         // LLDP.
         assert_eq!(families(&with("veth2", of(0x88cc))), []);
     }

@@ -1,18 +1,19 @@
 //! Limits of rates that are so low that traffic dies.
 
+use net::IpFamily;
 use scene::{Container, Link};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
 use crate::trial::{Trial, Trials};
 
 pub(super) const RULE: Rule =
     Rule { judges: "limits of rates", ids: &["rate-too-low"], judge, ..Rule::NONE };
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+const FAMILIES: [IpFamily; 2] = IpFamily::ALL;
 
 /// The links by which the plugin `bandwidth` limits what comes from a container.
 const REDIRECTED: &str = "ifb";
@@ -22,7 +23,7 @@ const SLOW_MS: u64 = 400;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == Family::V4));
+    let [out_v4, out_v6] = FAMILIES.map(|family| uplink(look.scene, family == IpFamily::V4));
     let trials = Trials::of(look);
     let mut found = Vec::new();
     for container in containers(look) {
@@ -37,7 +38,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         let own = own.filter_map(|name| inside.and_then(|inside| inside.link(name)));
         limited.extend(own.map(|link| (link, true)));
         for site in every {
-            let out = if site.family() == Family::V4 { out_v4 } else { out_v6 };
+            let out = if site.family() == IpFamily::V4 { out_v4 } else { out_v6 };
             let out = out.filter(|_| is_outbound(look.scene, container, site.family()));
             let named = site.attachment.host_links.iter().filter_map(|name| host.link(name));
             let redirected = named.filter(|link| link.kind.as_deref() == Some(REDIRECTED));

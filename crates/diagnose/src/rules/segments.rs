@@ -8,11 +8,12 @@ mod unheard;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Container, Link, Namespace, Part};
 
 use super::{Rule, asks_links, containers};
 use crate::Look;
-use crate::finding::{Family, Finding, Help, WayKind};
+use crate::finding::{Finding, Help, WayKind};
 use crate::path::{
     Joint, Outcome, Site, StopCause, Trip, follow, has_vlan, untagged_vlan, uplinks_of,
 };
@@ -31,7 +32,7 @@ pub(super) const RULE: Rule = Rule {
 const DEEP: usize = 8;
 
 fn sites(look: Look<'_>) -> impl Iterator<Item = Site<'_>> {
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     families.flat_map(move |family| {
         containers(look).flat_map(move |container| Site::every(look.scene, container, family))
     })

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Link, Network, Scene};
 
 use super::filters::large::is_of_echo_alone;
-use super::{Rule, containers, family_of, leads_beyond, targets};
+use super::{Rule, containers, leads_beyond, targets};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::path::Site;
@@ -30,7 +31,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
     for container in containers(look) {
         let is_named = look.only.is_some() && look.to.is_some();
         let is_meant =
-            |to: &IpAddr| is_named || leads_beyond(look.scene, container, family_of(*to));
+            |to: &IpAddr| is_named || leads_beyond(look.scene, container, IpFamily::of(*to));
         for to in targets(look, container).into_iter().filter(is_meant) {
             let Some((_, up_to)) = way_out(container, to) else { continue };
             let from = Some(container.id.clone());
@@ -85,7 +86,7 @@ fn is_slow(scene: &Scene, container: &Container, to: IpAddr, size: u32) -> bool 
     let named = container.attachments.iter().flat_map(|attachment| &attachment.host_links);
     way_out(container, to).is_some_and(|(link, _)| is_limited(link))
         || named.filter_map(|name| host.link(name)).any(is_limited)
-        || Site::every(scene, container, family_of(to)).any(|site| of_host(&site))
+        || Site::every(scene, container, IpFamily::of(to)).any(|site| of_host(&site))
         || crate::path::uplink(scene, to.is_ipv4()).is_some_and(is_limited)
 }
 
@@ -107,7 +108,7 @@ fn black_hole(
             "{}, or let ICMP \"fragmentation needed\" (type 3 code 4, ICMPv6 type 2) pass on the way",
             smaller(look.scene, container, to, &format!("{about}{answered}"))
         ))
-        .breaks(WayKind::Outside, Some(family_of(to)))
+        .breaks(WayKind::Outside, Some(IpFamily::of(to)))
 }
 
 /// Says how a container sends no packets that are larger than a size.

@@ -7,10 +7,12 @@ mod ipsec;
 pub(super) mod proxies;
 mod tables;
 
+use net::IpFamily;
+
 use super::Rule;
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::question::Answer;
 
 pub(super) const RULE: Rule = Rule {
@@ -30,8 +32,8 @@ pub(super) const RULE: Rule = Rule {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    found.extend(forwarding::judge(look, Family::V4));
-    found.extend(forwarding::judge(look, Family::V6));
+    found.extend(forwarding::judge(look, IpFamily::V4));
+    found.extend(forwarding::judge(look, IpFamily::V6));
     found.extend(reverse_path(look));
     found.extend(arp::judge(look));
     found.extend(proxies::judge(look));
@@ -69,9 +71,9 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
             .seen("the kernel dropped a probe's packet there, with the reason IP_RPFILTER")
             // The larger value of the link's and that of all counts (linux Documentation/networking/ip-sysctl.rst).
             .fix(format!("{tool}sysctl -w net.ipv4.conf.{link}.rp_filter=2"))
-            .breaks(WayKind::Outside, Some(Family::V4))
-            .breaks(WayKind::Names, Some(Family::V4))
-            .breaks(WayKind::Published, Some(Family::V4));
+            .breaks(WayKind::Outside, Some(IpFamily::V4))
+            .breaks(WayKind::Names, Some(IpFamily::V4))
+            .breaks(WayKind::Published, Some(IpFamily::V4));
         found.push(match &question.from {
             Some(container) => finding.hits(container.clone()),
             None => finding,

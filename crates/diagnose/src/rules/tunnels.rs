@@ -6,9 +6,10 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Link, Namespace, Part, Route, RouteKind, Transport};
 
-use super::{Rule, containers, family_of, is_link_local, targets};
+use super::{Rule, containers, is_link_local, targets};
 use crate::Look;
 use crate::finding::{Finding, Help};
 use crate::path::Site;
@@ -101,7 +102,7 @@ pub(super) fn of_lost(
         if !finding.hits.contains(from) {
             finding.hits.push(from.clone());
         }
-        let way = Some(family_of(to));
+        let way = Some(IpFamily::of(to));
         if !finding.breaks.iter().any(|broken| broken.kind == kind && broken.family == way) {
             finding = finding.breaks(kind, way);
         }
@@ -254,7 +255,7 @@ fn too_large(look: Look<'_>, link: &Link) -> Option<Finding> {
 fn tunnel<'s>(look: Look<'s>, id: &str, to: IpAddr) -> Option<&'s Link> {
     let container = look.scene.container(id)?;
     let host = &look.scene.host;
-    let mut sites = Site::every(look.scene, container, family_of(to));
+    let mut sites = Site::every(look.scene, container, IpFamily::of(to));
     sites.find_map(|site| {
         let iif = Some(site.seen_by.name.as_str());
         match look_up(host, Some(site.address), to, iif, Some(0)) {
@@ -315,7 +316,7 @@ fn checksums(look: Look<'_>) -> Vec<Finding> {
                 .hits(from.clone())
                 .fix(format!("ethtool -K {name} tx-checksum-ip-generic off"))
                 .advise("do the same at the tunnel's other end")
-                .breaks(kind, Some(family_of(to))),
+                .breaks(kind, Some(IpFamily::of(to))),
         );
     }
     found

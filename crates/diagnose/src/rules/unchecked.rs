@@ -3,12 +3,13 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Link, Namespace, Part};
 
-use super::{Rule, containers, family_of, ip, is_outbound};
+use super::{Rule, containers, ip, is_outbound};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 
 pub(super) const RULE: Rule = Rule {
     judges: "interfaces of containers",
@@ -36,16 +37,16 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// A link without addresses may be down by intent.
 fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<Finding> {
-    let of_family = |family: Family| {
+    let of_family = |family: IpFamily| {
         let all = attachment.addresses.iter().filter(|net| !is_of_link_alone(net.addr()));
-        all.filter(move |net| family_of(net.addr()) == family)
+        all.filter(move |net| IpFamily::of(net.addr()) == family)
     };
-    let given = |family: Family| of_family(family).next().is_some();
-    let is_there = |family: Family| {
+    let given = |family: IpFamily| of_family(family).next().is_some();
+    let is_there = |family: IpFamily| {
         let mut all = link.addresses.iter().map(|own| own.address.addr());
-        all.any(|address| family_of(address) == family && !is_of_link_alone(address))
+        all.any(|address| IpFamily::of(address) == family && !is_of_link_alone(address))
     };
-    let families = [Family::V4, Family::V6];
+    let families = IpFamily::ALL;
     if !link.up && families.into_iter().any(given) {
         let what = format!("{} is down", link.name);
         let fix = format!("ip link set {} up", link.name);
@@ -77,21 +78,21 @@ fn of_routes(
     inside: &Namespace,
 ) -> Vec<Finding> {
     let network = look.scene.networks.iter().find(|one| one.name == attachment.network);
-    let asks = |family: &Family| {
+    let asks = |family: &IpFamily| {
         let mut asked = network.iter().flat_map(|network| &network.default_routes);
-        asked.any(|net| family_of(net.addr()) == *family)
+        asked.any(|net| IpFamily::of(net.addr()) == *family)
     };
-    let lacks = |family: &Family| {
+    let lacks = |family: &IpFamily| {
         let mut routes = inside.routes.iter();
-        !routes.any(|route| route.to.prefix_len() == 0 && family_of(route.to.addr()) == *family)
+        !routes.any(|route| route.to.prefix_len() == 0 && IpFamily::of(route.to.addr()) == *family)
     };
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     families
         .filter(|family| asks(family) && is_outbound(look.scene, container, *family))
         .filter(lacks)
         .filter_map(|family| {
             let mut gateways = attachment.gateways.iter();
-            let gateway = gateways.find(|gateway| family_of(**gateway) == family)?;
+            let gateway = gateways.find(|gateway| IpFamily::of(**gateway) == family)?;
             let version = ip(family);
             let what = format!("{} has no default route of {family}", container.called());
             let fix = format!("{version} route add default via {gateway}");
@@ -110,7 +111,7 @@ fn told(
     attachment: &Attachment,
     what: &str,
     fix: &str,
-    family: Option<Family>,
+    family: Option<IpFamily>,
 ) -> Finding {
     let Attachment { network, ifname, .. } = attachment;
     let says = format!("{ifname} of {} on {network}: {what}", container.called());

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Container, Link, Port, Scene, Transport};
 use serde::Serialize;
 
 use super::ways::{links_out, next_router, samples};
-use super::{containers, family_of, is_here, is_outbound, leads_beyond, names};
+use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
-use crate::finding::{Family, Finding, Way, WayKind};
+use crate::finding::{Finding, Way, WayKind};
 use crate::path::links_of_containers;
 use crate::question::{Answer, Probe};
 use crate::routes::{RouteDecision, look_up};
@@ -27,7 +28,8 @@ pub struct UnexaminedWay {
     /// Which way.
     pub way: WayKind,
     /// The IP version; `None`: both.
-    pub family: Option<Family>,
+    #[serde(serialize_with = "crate::finding::family_name")]
+    pub family: Option<IpFamily>,
     /// The IDs of the containers; none if they are not known.
     pub hits: Vec<String>,
     /// Why it was not examined.
@@ -52,7 +54,7 @@ struct AnswerIndex<'l> {
 /// Returns what was not examined. `findings` has all that is told of the ways.
 pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<UnexaminedWay> {
     let known = AnswerIndex::of(look, findings);
-    let mut same: BTreeMap<(WayKind, Option<Family>, String), Vec<String>> = BTreeMap::new();
+    let mut same: BTreeMap<(WayKind, Option<IpFamily>, String), Vec<String>> = BTreeMap::new();
     for container in containers(look) {
         let is_made = container.attachments.iter().any(|one| one.unfinished.is_none());
         // Otherwise a finding tells that nothing is known of it.
@@ -125,7 +127,7 @@ impl<'l> AnswerIndex<'l> {
     }
 
     /// Says whether a finding is about a way of a container.
-    fn is_told(&self, id: &str, kind: WayKind, family: Option<Family>) -> bool {
+    fn is_told(&self, id: &str, kind: WayKind, family: Option<IpFamily>) -> bool {
         let way = Way { container: Some(id.to_owned()), kind, family };
         let own = self.findings.get(id).into_iter().flatten();
         let mut all = own.chain(&self.of_all);
@@ -152,9 +154,9 @@ impl<'l> AnswerIndex<'l> {
         tried
     }
 
-    fn of_container(&self, container: &Container) -> Vec<(WayKind, Option<Family>, String)> {
+    fn of_container(&self, container: &Container) -> Vec<(WayKind, Option<IpFamily>, String)> {
         let mut found = Vec::new();
-        for family in [Family::V4, Family::V6] {
+        for family in IpFamily::ALL {
             let whole = [
                 (WayKind::Gateway, self.gateway(container, family)),
                 (WayKind::Outside, self.outside(container, family)),
@@ -165,7 +167,7 @@ impl<'l> AnswerIndex<'l> {
         let servers = names::servers(container);
         let names = servers.filter_map(|server| {
             let why = self.name(container, server)?;
-            Some((WayKind::Names, Some(family_of(server)), why))
+            Some((WayKind::Names, Some(IpFamily::of(server)), why))
         });
         found.extend(names);
         let ports = container.attachments.iter().flat_map(|attachment| &attachment.ports);
@@ -193,9 +195,9 @@ impl<'l> AnswerIndex<'l> {
         }
     }
 
-    fn gateway(&self, container: &Container, family: Family) -> Option<String> {
+    fn gateway(&self, container: &Container, family: IpFamily) -> Option<String> {
         let gateways = container.attachments.iter().flat_map(|attachment| &attachment.gateways);
-        let mut of_family = gateways.filter(|gateway| family_of(**gateway) == family);
+        let mut of_family = gateways.filter(|gateway| IpFamily::of(**gateway) == family);
         of_family.find_map(|gateway| {
             let is_meant = |asked: &Probe| match asked {
                 Probe::Echo { to } => to == gateway,
@@ -206,7 +208,7 @@ impl<'l> AnswerIndex<'l> {
         })
     }
 
-    fn outside(&self, container: &Container, family: Family) -> Option<String> {
+    fn outside(&self, container: &Container, family: IpFamily) -> Option<String> {
         let scene = self.look.scene;
         let own = own_way(container, family);
         if !leads_beyond(scene, container, family) && own.is_none() {
@@ -222,7 +224,7 @@ impl<'l> AnswerIndex<'l> {
         let is_by_own =
             |to: IpAddr| own.is_none_or(|(link, _)| own_link(container, to) == Some(link));
         let is_beyond =
-            |to: IpAddr| family_of(to) == family && !is_here(scene, to) && is_by_own(to);
+            |to: IpAddr| IpFamily::of(to) == family && !is_here(scene, to) && is_by_own(to);
         let is_meant = |asked: &Probe| asked.destination().is_some_and(is_beyond);
         let by_own = own.map(|(link, route)| {
             format!(
@@ -246,7 +248,7 @@ impl<'l> AnswerIndex<'l> {
         let host = &self.look.scene.host;
         let links = links_out(host, sample)?;
         let is_beyond = |to: IpAddr| {
-            family_of(to) == family_of(sample)
+            IpFamily::of(to) == IpFamily::of(sample)
                 && matches!(
                     look_up(host, None, to, None, Some(0)),
                     RouteDecision::By { route, .. } if route.to.prefix_len() == 0
@@ -265,7 +267,7 @@ impl<'l> AnswerIndex<'l> {
             return Some(format!("{server} is its own loopback, which is not asked"));
         }
         let is_meant = |asked: &Probe| *asked == Probe::name(container, server);
-        let otherwise = match names::is_switched(self.look.scene, container, family_of(server)) {
+        let otherwise = match names::is_switched(self.look.scene, container, IpFamily::of(server)) {
             true => format!("Open vSwitch decides whether it reaches {server}"),
             false => format!("it has no default route, so {server} was not asked"),
         };
@@ -291,7 +293,7 @@ impl<'l> AnswerIndex<'l> {
 
 /// Returns the interface of a container's own by which it reaches whatever has no route of its own,
 /// such as a VPN's, and the route: no attachment made it.
-fn own_way(container: &Container, family: Family) -> Option<(&str, IpNet)> {
+fn own_way(container: &Container, family: IpFamily) -> Option<(&str, IpNet)> {
     let inside = container.inside.as_ref()?;
     let mut all =
         samples(family).into_iter().map(|to| match look_up(inside, None, to, None, Some(0)) {

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Part};
 
-use super::{Rule, containers, family_of, is_outbound};
+use super::{Rule, containers, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Joint, Site, address_of, vrf_above};
 use crate::routes::{RouteDecision, look_up};
 
@@ -20,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         for container in containers(look) {
             if is_outbound(look.scene, container, family) {
                 let sites = Site::every(look.scene, container, family);
@@ -32,10 +33,10 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// An address that stands for the Internet. Nothing is sent to it.
-fn sample(family: Family) -> IpAddr {
+fn sample(family: IpFamily) -> IpAddr {
     match family {
-        Family::V4 => [45_u8, 0, 0, 1].into(),
-        Family::V6 => [0x2600_u16, 0, 0, 0, 0, 0, 0, 1].into(),
+        IpFamily::V4 => [45_u8, 0, 0, 1].into(),
+        IpFamily::V6 => [0x2600_u16, 0, 0, 0, 0, 0, 0, 1].into(),
     }
 }
 
@@ -47,7 +48,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     // An administrator who gave it routes by gateways and no default route did so on purpose.
     let has_gateways = host.routes.iter().any(|route| {
         route.table == table
-            && family_of(route.to.addr()) == family
+            && IpFamily::of(route.to.addr()) == family
             && route.hops.iter().any(|hop| hop.via.is_some())
     });
     let uplink = uplink(look, vrf, site).filter(|_| !has_gateways)?;
@@ -100,7 +101,7 @@ fn uplink<'s>(look: Look<'s>, vrf: &Link, site: &Site<'_>) -> Option<&'s Link> {
         link.master == Some(vrf.index)
             && link.index != site.seen_by.index
             && !of_containers.contains(&&link.name)
-            && address_of(link, site.family() == Family::V4).is_some()
+            && address_of(link, site.family() == IpFamily::V4).is_some()
     })
 }
 

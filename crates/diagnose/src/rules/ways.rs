@@ -18,16 +18,17 @@ mod tests;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::Step;
 use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport};
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
-use super::{Rule, asks_links, containers, family_of, ip, is_outbound, targets};
+use super::{Rule, asks_links, containers, ip, is_outbound, targets};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{End, Place, Port};
-use crate::finding::{Family, Finding, Help, WayKind};
+use crate::finding::{Finding, Help, WayKind};
 use crate::path::{self, Site};
 use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
 use crate::whose;
@@ -75,7 +76,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = routers::expiring(look);
     let scene = look.scene;
     let mark = if may_mark(scene) { None } else { Some(0) };
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         for container in containers(look) {
             for site in Site::all(scene, container, family) {
                 if let Some(missing) = back::missing(look, &site) {
@@ -121,12 +122,12 @@ fn may_mark(scene: &Scene) -> bool {
 
 /// Addresses that stand for the Internet. Nothing is sent to them: what is so for all of them is so
 /// for whatever has no route of its own.
-pub(super) fn samples(family: Family) -> [IpAddr; 3] {
+pub(super) fn samples(family: IpFamily) -> [IpAddr; 3] {
     match family {
-        Family::V4 => {
+        IpFamily::V4 => {
             [[45_u8, 0, 0, 1].into(), [93_u8, 184, 0, 1].into(), [185_u8, 0, 0, 1].into()]
         }
-        Family::V6 => [
+        IpFamily::V6 => [
             [0x2400_u16, 0, 0, 0, 0, 0, 0, 1].into(),
             [0x2600_u16, 0, 0, 0, 0, 0, 0, 1].into(),
             [0x2a00_u16, 0, 0, 0, 0, 0, 0, 1].into(),
@@ -149,7 +150,7 @@ fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
         found.extend(first.iter().filter(is_common).cloned());
     }
     for to in targets(look, site.container) {
-        if to.is_ipv4() == (site.family() == Family::V4) {
+        if to.is_ipv4() == (site.family() == IpFamily::V4) {
             let own = to_and_back(look, site, to, mark);
             found.extend(own.into_iter().filter(|one| one.id != "no-default-route"));
         }
@@ -475,7 +476,7 @@ fn refused(
 fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let family = site.family();
-    let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
+    let is_of = |address: IpAddr| address.is_ipv4() == (family == IpFamily::V4);
     // An administrator who gave it routes by gateways and no default route did so on purpose.
     let by_gateway =
         |route: &Route| is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some());
@@ -496,13 +497,13 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         Some(uplink) => (uplink, "has an address, and no route leads to other networks".to_owned()),
         // A node without IPv6 is not one that has lost it, and one with a way out by IPv6 may be
         // meant to have no IPv4. A container that tried it in vain misses it.
-        None if is_missed(look, site) || (family == Family::V4 && !has_way_out(host)) => {
+        None if is_missed(look, site) || (family == IpFamily::V4 && !has_way_out(host)) => {
             let is_ready = |link: &&Link| link.up && link.carrier && link.master.is_none();
-            let other = path::uplink(look.scene, family == Family::V4).filter(is_ready);
+            let other = path::uplink(look.scene, family == IpFamily::V4).filter(is_ready);
             let bare = other.or_else(|| outer.find(is_ready))?;
             // Where IPv6 works on the link itself, the node may have been given no more of it.
             let mut own = bare.addresses.iter().map(|own| own.address.addr());
-            if family == Family::V6 && own.any(is_of) && !routers::are_ignored(host, bare) {
+            if family == IpFamily::V6 && own.any(is_of) && !routers::are_ignored(host, bare) {
                 return None;
             }
             (bare, format!("is up, and neither it nor another link has an address of {family}"))
@@ -510,11 +511,11 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         None => return None,
     };
     let switch = format!("net.ipv6.conf.{}.disable_ipv6", uplink.name);
-    let is_off = family == Family::V6 && host.number(&switch) == Some(1);
+    let is_off = family == IpFamily::V6 && host.number(&switch) == Some(1);
     if is_off {
         return Some(switched_off(site, &uplink.name, &switch));
     }
-    if family == Family::V6 && routers::are_ignored(host, uplink) {
+    if family == IpFamily::V6 && routers::are_ignored(host, uplink) {
         return Some(routers::ignored(site, &uplink.name, &seen));
     }
     let says = format!(
@@ -553,15 +554,15 @@ fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
         .advise(format!(
             "then restart what configures {uplink}: the kernel has removed its addresses"
         ))
-        .breaks(WayKind::Outside, Some(Family::V6))
-        .breaks(WayKind::Names, Some(Family::V6))
-        .breaks(WayKind::Published, Some(Family::V6))
+        .breaks(WayKind::Outside, Some(IpFamily::V6))
+        .breaks(WayKind::Names, Some(IpFamily::V6))
+        .breaks(WayKind::Published, Some(IpFamily::V6))
 }
 
 /// Says whether a container asked for a name, or tried to connect, in vain by this IP version.
 fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
     look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
-        let family = asked.program().map(|(at, _)| family_of(at.ip()));
+        let family = asked.program().map(|(at, _)| IpFamily::of(at.ip()));
         answer.is_lost() && family == Some(site.family())
     })
 }

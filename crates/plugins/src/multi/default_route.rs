@@ -278,7 +278,7 @@ fn families(gateways: &[IpAddr]) -> Vec<IpFamily> {
 }
 
 fn family_of(address: IpAddr) -> IpFamily {
-    if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
+    IpFamily::of(address)
 }
 
 fn default_of(gateway: IpAddr) -> IpNet {

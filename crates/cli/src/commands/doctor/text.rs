@@ -468,7 +468,7 @@ fn so(explains: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diagnose::Family;
+    use diagnose::IpFamily;
     use expect_test::{Expect, expect};
     use scene::{Namespace, Port, Transport};
 
@@ -505,8 +505,8 @@ mod tests {
             .seen("a probe ended there")
             .hits("c1")
             .fix("nft delete rule ip filter FORWARD handle 7")
-            .breaks(WayKind::Outside, Some(Family::V4))
-            .breaks(WayKind::Names, Some(Family::V4));
+            .breaks(WayKind::Outside, Some(IpFamily::V4))
+            .breaks(WayKind::Names, Some(IpFamily::V4));
         let silent = Finding::error("nameserver-silent", "192.0.2.53", "192.0.2.53 is silent");
         RootCause { finding, explains: vec![silent] }
     }
@@ -621,7 +621,7 @@ mod tests {
     fn what_was_not_examined_is_listed_and_not_called_sound() {
         let unexamined = vec![UnexaminedWay {
             way: WayKind::Outside,
-            family: Some(Family::V6),
+            family: Some(IpFamily::V6),
             hits: vec!["c1".to_owned()],
             why: "no probe was sent".to_owned(),
         }];

@@ -92,7 +92,7 @@ fn native_paths_are_the_networks_own_and_are_checked() {
 /// The UDP flows to an address that a node's connection tracking knows.
 fn flows(node: &Node, to: &str) -> usize {
     let address: IpAddr = to.parse().unwrap();
-    let family = if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+    let family = IpFamily::of(address);
     let (protocol, destination) = (Some(17), Some(address));
     let udp = FlowFilter { protocol, destination, ..FlowFilter::all(family) };
     node.host.enter(|| ConntrackSocket::open().unwrap().flows(&udp).unwrap().len())

@@ -27,7 +27,7 @@ fn a_macvlan_leads_out_by_its_parent() {
     let scene = macvlan(MacvlanMode::Bridge);
     assert_eq!(v4(&scene, "outside"), "passes");
     assert_eq!(v4(&scene, "between"), "passes");
-    assert_eq!(way(&scene, "outside", Family::V6), "passes");
+    assert_eq!(way(&scene, "outside", IpFamily::V6), "passes");
     // The node's IP does not see it.
     assert_eq!(v4(&scene, "from node"), "unknown");
     assert_eq!(v4(&scene, "resolve"), "unknown");
@@ -70,7 +70,7 @@ fn the_parent_is_the_one_that_the_network_names() {
     let mut scene = macvlan(MacvlanMode::Bridge);
     scene.networks[0].link = Some("tun0".to_owned());
     let container = &scene.containers[0];
-    assert!(Site::of(&scene, container, &container.attachments[0], Family::V4).is_none());
+    assert!(Site::of(&scene, container, &container.attachments[0], IpFamily::V4).is_none());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn at_a_port_of_open_vswitch_the_switch_decides() {
         port.master = Some(30);
     }
     let container = &scene.containers[0];
-    let site = Site::of(&scene, container, &container.attachments[0], Family::V4).unwrap();
+    let site = Site::of(&scene, container, &container.attachments[0], IpFamily::V4).unwrap();
     assert_eq!((site.joint, site.host_end.name.as_str()), (Joint::Switch, "veth2"));
 }
 
@@ -150,8 +150,8 @@ fn a_vrf_has_a_table_and_a_name_of_its_own() {
     assert_eq!(v4(&in_vrf(false), "outside"), "unknown");
     // It is not one of those that the node reaches by itself.
     let container = &without.containers[0];
-    assert_eq!(Site::all(&without, container, Family::V4).count(), 0);
-    assert_eq!(Site::every(&without, container, Family::V4).count(), 1);
+    assert_eq!(Site::all(&without, container, IpFamily::V4).count(), 0);
+    assert_eq!(Site::every(&without, container, IpFamily::V4).count(), 1);
 }
 
 #[test]

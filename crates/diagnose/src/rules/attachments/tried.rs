@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Attachment, Container, Drift, Item, ItemKind, Scene};
 
 use super::drifts;
 use super::ways::{ALL, of as broken_by};
 use crate::Look;
-use crate::finding::{Family, WayKind};
+use crate::finding::WayKind;
 use crate::question::{Probe, Question};
-use crate::rules::{containers, family_of, is_on_parent, leads_beyond};
+use crate::rules::{containers, is_on_parent, leads_beyond};
 use crate::trial::{Trial, Trials};
 
 /// Links by which a node reaches the containers of others.
@@ -35,7 +36,7 @@ fn question(
     container: &Container,
     attachment: &Attachment,
     kind: WayKind,
-    family: Family,
+    family: IpFamily,
 ) -> Option<Question> {
     if lacks(scene, container, attachment, kind, family) {
         return None;
@@ -44,7 +45,7 @@ fn question(
         from: from.map(|one| one.id.clone()),
         asked: Probe::Echo { to },
     };
-    let is_of = |address: &IpAddr| family_of(*address) == family;
+    let is_of = |address: &IpAddr| IpFamily::of(*address) == family;
     match kind {
         WayKind::Between => {
             let mut others = neighbours(scene, container, attachment);
@@ -70,7 +71,7 @@ pub(super) fn works(
     let is_shown = |item: &Item| item.kind != ItemKind::Mtu && !is_of_itself(item);
     let mut used = broken(drift, attachment);
     used.retain(|(kind, family)| !lacks(scene, container, attachment, *kind, *family));
-    let works = |(kind, family): (WayKind, Family)| {
+    let works = |(kind, family): (WayKind, IpFamily)| {
         let is_port = matches!(kind, WayKind::Published | WayKind::PublishedHere);
         trials.of_way(container, kind, Some(family)) == Trial::Works
             && !(is_port && trials.is_refused(container, kind, family))
@@ -85,15 +86,16 @@ fn is_of_itself(item: &Item) -> bool {
 
 /// What a difference breaks, each with an IP version that the attachment has. What harms no
 /// way that is known still differs.
-fn broken(drift: &Drift, attachment: &Attachment) -> Vec<(WayKind, Family)> {
+fn broken(drift: &Drift, attachment: &Attachment) -> Vec<(WayKind, IpFamily)> {
     let known = broken_by(drift, attachment);
     let known = match known.is_empty() {
         true => ALL.iter().map(|kind| (*kind, None)).collect(),
         false => known,
     };
     let nets = attachment.addresses.iter().map(ipnet::IpNet::addr);
-    let own: Vec<Family> = nets.chain(attachment.gateways.iter().copied()).map(family_of).collect();
-    let families = [Family::V4, Family::V6].into_iter().filter(|family| own.contains(family));
+    let own: Vec<IpFamily> =
+        nets.chain(attachment.gateways.iter().copied()).map(IpFamily::of).collect();
+    let families = IpFamily::ALL.into_iter().filter(|family| own.contains(family));
     let mut all = Vec::new();
     for family in families {
         let of_family = known.iter().filter(|(_, of)| of.is_none_or(|of| of == family));
@@ -108,9 +110,9 @@ fn lacks(
     container: &Container,
     attachment: &Attachment,
     kind: WayKind,
-    family: Family,
+    family: IpFamily,
 ) -> bool {
-    let is_of = |address: IpAddr| family_of(address) == family;
+    let is_of = |address: IpAddr| IpFamily::of(address) == family;
     match kind {
         WayKind::Inside => true,
         WayKind::Gateway => !attachment.gateways.iter().copied().any(is_of),

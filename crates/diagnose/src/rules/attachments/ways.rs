@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Attachment, Drift, Item, ItemKind};
 
-use crate::finding::{Family, WayKind};
-use crate::rules::family_of;
+use crate::finding::WayKind;
 
 /// Everything that goes through the container's link.
 pub(super) const ALL: &[WayKind] = &WayKind::BY_LINK;
@@ -75,7 +75,7 @@ static SYSCTLS: [(&str, &[WayKind]); 9] = [
 ];
 
 /// A way, and its IP version; `None`: both.
-type BrokenWay = (WayKind, Option<Family>);
+type BrokenWay = (WayKind, Option<IpFamily>);
 
 /// Returns what a plugin's differences break. A plugin that does not say what differs may
 /// mean anything.
@@ -94,8 +94,8 @@ pub(super) fn of(drift: &Drift, attachment: &Attachment) -> Vec<BrokenWay> {
     all
 }
 
-fn with(kinds: &[WayKind], families: &[Option<Family>]) -> Vec<BrokenWay> {
-    let each = |family: &Option<Family>| {
+fn with(kinds: &[WayKind], families: &[Option<IpFamily>]) -> Vec<BrokenWay> {
+    let each = |family: &Option<IpFamily>| {
         let family = *family;
         kinds.iter().map(move |kind| (*kind, family)).collect::<Vec<_>>()
     };
@@ -112,7 +112,7 @@ fn of_item(item: &Item, attachment: &Attachment) -> Vec<BrokenWay> {
         ItemKind::Gateways | ItemKind::Neighbour => with(BY_NODE, &families),
         ItemKind::Route => with(of_route(item, attachment), &families),
         ItemKind::Port => with(of_port(&item.what), &[None]),
-        ItemKind::LinkLocal => with(BY_NODE, &[Some(Family::V6)]),
+        ItemKind::LinkLocal => with(BY_NODE, &[Some(IpFamily::V6)]),
         ItemKind::Forwarding | ItemKind::PolicyRoute | ItemKind::Foreign => {
             with(FORWARDED, &families)
         }
@@ -123,7 +123,7 @@ fn of_item(item: &Item, attachment: &Attachment) -> Vec<BrokenWay> {
 }
 
 /// Returns the IP versions of an item: of the addresses that its words name, or of all its own.
-fn families(item: &Item) -> Vec<Option<Family>> {
+fn families(item: &Item) -> Vec<Option<IpFamily>> {
     let is_named = |address: &IpAddr| {
         let text = address.to_string();
         let mut words = item.what.split(|letter: char| letter.is_whitespace() || letter == ',');
@@ -132,8 +132,8 @@ fn families(item: &Item) -> Vec<Option<Family>> {
     let all: Vec<IpAddr> = item.addresses.iter().map(IpNet::addr).collect();
     let named: Vec<IpAddr> = all.iter().copied().filter(is_named).collect();
     let told = if named.is_empty() { all } else { named };
-    let mut families: Vec<Option<Family>> =
-        told.into_iter().map(|address| Some(family_of(address))).collect();
+    let mut families: Vec<Option<IpFamily>> =
+        told.into_iter().map(|address| Some(IpFamily::of(address))).collect();
     families.sort_unstable();
     families.dedup();
     match families.len() {
@@ -144,8 +144,8 @@ fn families(item: &Item) -> Vec<Option<Family>> {
 
 fn of_sysctl(path: &str) -> Vec<BrokenWay> {
     let family = match (path.contains("ipv4"), path.contains("ipv6")) {
-        (true, false) => Some(Family::V4),
-        (false, true) => Some(Family::V6),
+        (true, false) => Some(IpFamily::V4),
+        (false, true) => Some(IpFamily::V6),
         _ => None,
     };
     let known = SYSCTLS.iter().find(|(part, _)| path.contains(part));
@@ -180,17 +180,17 @@ fn of_port(what: &str) -> &'static [WayKind] {
 }
 
 /// Returns what our sets that are named in some words break; if none is named, `whole`.
-fn of_sets(what: &str, whole: &[WayKind], families: &[Option<Family>]) -> Vec<BrokenWay> {
+fn of_sets(what: &str, whole: &[WayKind], families: &[Option<IpFamily>]) -> Vec<BrokenWay> {
     if what.contains("route_localnet") {
-        return with(&[WayKind::PublishedHere], &[Some(Family::V4)]);
+        return with(&[WayKind::PublishedHere], &[Some(IpFamily::V4)]);
     }
     let named = what.split_whitespace().find_map(|word| {
         let (_, kinds) = SETS.iter().find(|(name, _)| word.starts_with(name))?;
         Some((word, *kinds))
     });
     match named {
-        Some((word, kinds)) if word.ends_with('4') => with(kinds, &[Some(Family::V4)]),
-        Some((word, kinds)) if word.ends_with('6') => with(kinds, &[Some(Family::V6)]),
+        Some((word, kinds)) if word.ends_with('4') => with(kinds, &[Some(IpFamily::V4)]),
+        Some((word, kinds)) if word.ends_with('6') => with(kinds, &[Some(IpFamily::V6)]),
         Some((_, kinds)) => with(kinds, families),
         None => with(whole, families),
     }
@@ -221,23 +221,23 @@ mod tests {
         of(&drift, &attachment)
     }
 
-    fn is_broken(of: &[BrokenWay], kind: WayKind, family: Family) -> bool {
+    fn is_broken(of: &[BrokenWay], kind: WayKind, family: IpFamily) -> bool {
         of.iter().any(|(one, own)| *one == kind && own.is_none_or(|own| own == family))
     }
 
     #[test]
     fn a_default_route_breaks_the_way_outside_of_its_ip_version() {
         let lost = broken(item(ItemKind::Route, "failed to find route ::/0", &["::/0"]));
-        assert!(is_broken(&lost, WayKind::Outside, Family::V6));
-        assert!(!is_broken(&lost, WayKind::Outside, Family::V4));
-        assert!(!is_broken(&lost, WayKind::Gateway, Family::V6));
+        assert!(is_broken(&lost, WayKind::Outside, IpFamily::V6));
+        assert!(!is_broken(&lost, WayKind::Outside, IpFamily::V4));
+        assert!(!is_broken(&lost, WayKind::Gateway, IpFamily::V6));
         let on_link = broken(item(ItemKind::Route, "failed to find route", &["10.88.0.0/24"]));
-        assert!(is_broken(&on_link, WayKind::Gateway, Family::V4));
-        assert!(!is_broken(&on_link, WayKind::Gateway, Family::V6));
+        assert!(is_broken(&on_link, WayKind::Gateway, IpFamily::V4));
+        assert!(!is_broken(&on_link, WayKind::Gateway, IpFamily::V6));
         let node = Item { host: true, ..item(ItemKind::Route, "is gone", &["10.88.0.0/24"]) };
         let node = broken(node);
-        assert!(is_broken(&node, WayKind::FromNode, Family::V4));
-        assert!(!is_broken(&node, WayKind::Between, Family::V4));
+        assert!(is_broken(&node, WayKind::FromNode, IpFamily::V4));
+        assert!(!is_broken(&node, WayKind::Between, IpFamily::V4));
     }
 
     #[test]
@@ -248,12 +248,12 @@ mod tests {
             "packet filter: missing: inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }",
             &[],
         ));
-        assert!(is_broken(&ports, WayKind::Published, Family::V4));
-        assert!(!is_broken(&ports, WayKind::Published, Family::V6));
-        assert!(!is_broken(&ports, WayKind::Outside, Family::V4));
+        assert!(is_broken(&ports, WayKind::Published, IpFamily::V4));
+        assert!(!is_broken(&ports, WayKind::Published, IpFamily::V6));
+        assert!(!is_broken(&ports, WayKind::Outside, IpFamily::V4));
         let localnet = "packet filter: route_localnet of \"cni0\" is 0, not 1";
         let localnet = broken(item(ItemKind::HostPorts, localnet, &[]));
-        assert_eq!(localnet, [(WayKind::PublishedHere, Some(Family::V4))]);
+        assert_eq!(localnet, [(WayKind::PublishedHere, Some(IpFamily::V4))]);
         let table = "packet filter: missing: table inet netwright";
         let table = broken(item(ItemKind::Filter, table, &nets));
         assert_eq!(table, [(WayKind::Outside, None), (WayKind::Names, None)]);
@@ -268,10 +268,10 @@ mod tests {
             broken(Item { sysctls: vec![path.to_owned()], ..item })
         };
         assert_eq!(of("net/core/somaxconn"), []);
-        assert!(is_broken(&of("net/ipv6/conf/eth0/disable_ipv6"), WayKind::Gateway, Family::V6));
-        assert!(!is_broken(&of("net/ipv6/conf/eth0/disable_ipv6"), WayKind::Gateway, Family::V4));
+        assert!(is_broken(&of("net/ipv6/conf/eth0/disable_ipv6"), WayKind::Gateway, IpFamily::V6));
+        assert!(!is_broken(&of("net/ipv6/conf/eth0/disable_ipv6"), WayKind::Gateway, IpFamily::V4));
         let localnet = of("net/ipv4/conf/eth0/route_localnet");
-        assert_eq!(localnet, [(WayKind::PublishedHere, Some(Family::V4))]);
+        assert_eq!(localnet, [(WayKind::PublishedHere, Some(IpFamily::V4))]);
     }
 
     #[test]
@@ -279,11 +279,11 @@ mod tests {
         let nets = ["10.88.0.1/24", "fd00:88::1/64"];
         let one = "gateway address fd00:88::1 is gone from \"cni0\"";
         let one = broken(item(ItemKind::Gateways, one, &nets));
-        assert!(is_broken(&one, WayKind::Gateway, Family::V6));
-        assert!(!is_broken(&one, WayKind::Gateway, Family::V4));
+        assert!(is_broken(&one, WayKind::Gateway, IpFamily::V6));
+        assert!(!is_broken(&one, WayKind::Gateway, IpFamily::V4));
         let both = "gateway addresses 10.88.0.1, fd00:88::1 are gone from \"cni0\"";
         let both = broken(item(ItemKind::Gateways, both, &nets));
-        assert!(is_broken(&both, WayKind::Gateway, Family::V4));
+        assert!(is_broken(&both, WayKind::Gateway, IpFamily::V4));
     }
 
     #[test]

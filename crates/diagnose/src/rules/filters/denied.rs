@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Container, Scene};
 
-use super::super::{Rule, containers, family_of};
+use super::super::{Rule, containers};
 use super::{caught, proved};
 use crate::Look;
 use crate::filter::{Payload, Place, Port};
@@ -108,7 +109,7 @@ fn is_stopped(
     let ends = |trip: &Trip<'_>| {
         caught(scene, trip).iter().any(|one| is_policy(&one.place, one.back, scene))
     };
-    let family = family_of(to);
+    let family = IpFamily::of(to);
     Site::every(scene, container, family).any(|from| {
         ends(&Trip::Outside { from: &from, to, with }) || {
             let others = owners.0.get(&to).into_iter().flatten().copied();

@@ -4,6 +4,7 @@
 //! decides whether it goes; what ends with it is said.
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::{Hook, Step, Table};
 use scene::{Scene, Transport};
 
@@ -14,7 +15,7 @@ use super::{FilterStop, WEB, others, stateless, tcp};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{Layer, Place, Port};
-use crate::finding::{Family, Help};
+use crate::finding::Help;
 use crate::path::{Outcome, Site, Trip, carries, follow_filters};
 use crate::question::NAMES;
 use crate::restored;
@@ -150,7 +151,7 @@ fn let_through(commands: Vec<String>, place: &Place, netns: Option<&str>) -> Vec
 
 /// Returns what lets all pass that a container sends, before a rule at the node's end of its link.
 pub(super) fn sent(scene: &Scene, site: &Site<'_>, place: &Place) -> Vec<Help> {
-    let is_ipv4 = site.family() == Family::V4;
+    let is_ipv4 = site.family() == IpFamily::V4;
     let is_closed = place.rule.is_none_or(|(_, rule)| is_for_all(scene, place, rule));
     let all = stateless::sent(site, is_closed);
     let links = Links { near: None, far: None };
@@ -165,13 +166,13 @@ pub(in crate::rules) fn opened(
     place: &Place,
     nets: &[IpNet],
     port: u16,
-    family: Family,
+    family: IpFamily,
 ) -> Vec<Help> {
     let owner = whose::owner_of(place, scene).map(|(owner, _)| owner);
     let is_input = place.hook == Hook::Input;
     let commands: Vec<String> = match owner {
         Some(Owner::Firewalld) if is_input && scene.program("firewalld").is_some() => {
-            let version = if family == Family::V4 { "ipv4" } else { "ipv6" };
+            let version = if family == IpFamily::V4 { "ipv4" } else { "ipv6" };
             let rule = |net: &IpNet| {
                 format!(
                     "rule family={version} source address={net} port port={port} protocol=udp accept"
@@ -193,7 +194,7 @@ pub(in crate::rules) fn opened(
                 nets => nets.iter().map(|net| Match::Port(Some(net), "udp", port)).collect(),
             };
             let links = Links { near: None, far: None };
-            let is_ipv4 = family == Family::V4;
+            let is_ipv4 = family == IpFamily::V4;
             all.iter().map(|one| insert(at, place, &links, one, is_ipv4)).collect()
         }
     };
@@ -258,7 +259,7 @@ pub(super) fn is_for_all(scene: &Scene, place: &Place, handle: u64) -> bool {
 
 /// The subnets of a container's network, of its family; its address if they are not known.
 fn subnets(look: Look<'_>, site: &Site<'_>) -> Vec<IpNet> {
-    let is_of = |net: &&IpNet| net.addr().is_ipv4() == (site.family() == Family::V4);
+    let is_of = |net: &&IpNet| net.addr().is_ipv4() == (site.family() == IpFamily::V4);
     let network = look.scene.networks.iter().find(|one| one.name == site.attachment.network);
     let of_network = network.into_iter().flat_map(|network| &network.subnets);
     let nets: Vec<IpNet> =
@@ -425,7 +426,7 @@ fn accept<'n>(
     netns: Option<&str>,
 ) -> Vec<String> {
     let place = &caught.place;
-    let is_ipv4 = site.family() == Family::V4;
+    let is_ipv4 = site.family() == IpFamily::V4;
     if caught.layer != Layer::Ip || (is_raw(place) && caught.back) {
         let matches = stateless::matches(look, site, sort, caught, nets).unwrap_or_default();
         let links = Links { near: None, far: None };

@@ -4,6 +4,7 @@
 //! What is sent may come back in a way that is not seen here, so this is told only of a container
 //! that got no answer at all.
 
+use net::IpFamily;
 use scene::Namespace;
 use scene::filter::{Chain, Hook, Rule, Step, Table};
 
@@ -12,7 +13,7 @@ use super::super::{containers, unanswered};
 use super::fix;
 use crate::Look;
 use crate::filter::{End, Layer, Packet, Place, walk};
-use crate::finding::{Family, Finding};
+use crate::finding::Finding;
 use crate::path::Site;
 use crate::whose;
 
@@ -22,7 +23,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     if !chains.flat_map(|chain| &chain.rules).any(sends_on_all) {
         return found;
     }
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         for container in containers(look) {
             let Some((to, with)) = unanswered(look, container, family) else { continue };
             for site in Site::all(look.scene, container, family) {

@@ -3,10 +3,10 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::filter::{Header, Meta, Step, Table};
 use scene::{Container, Namespace, Transport};
 
-use super::super::family_of;
 use super::{fix, source};
 use crate::Look;
 use crate::filter::{End, Payload, Place, Port};
@@ -37,7 +37,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
             .at(place.to_string())
             .seen(format!("{answered} bytes were answered and {lost} were not"))
             .hits(container.id.clone())
-            .breaks(WayKind::Outside, Some(family_of(*to)));
+            .breaks(WayKind::Outside, Some(IpFamily::of(*to)));
         let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
         found.push(fix::removal(&place, None).into_iter().fold(finding, Finding::help));
     }
@@ -62,7 +62,7 @@ fn tcp() -> Payload {
 /// Returns the rule that may drop a container's packets to an address for their size.
 fn asked(look: Look<'_>, container: &Container, to: IpAddr, with: Payload) -> Option<Place> {
     let host = &look.scene.host;
-    let mut sites = Site::all(look.scene, container, family_of(to));
+    let mut sites = Site::all(look.scene, container, IpFamily::of(to));
     let walked = sites.find_map(|site| source::through(look, &site, to, with))?;
     walked.into_iter().find_map(|walked| match walked.end {
         End::Unknown(place) if asks_for_size(host, &place) => Some(place),

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::Scene;
 use scene::filter::{Header, Step, Table};
 
-use crate::finding::Family;
 use crate::rules::is_link_local;
 
 /// Some addresses of the Internet, and some private ones.
@@ -28,10 +28,10 @@ const V6: [[u16; 8]; 4] = [
 const NAMED: usize = 64;
 
 /// Returns addresses to which the node has no route of its own.
-pub(super) fn samples(scene: &Scene, family: Family) -> Vec<IpAddr> {
+pub(super) fn samples(scene: &Scene, family: IpFamily) -> Vec<IpAddr> {
     let fixed: Vec<IpAddr> = match family {
-        Family::V4 => V4.into_iter().map(IpAddr::from).collect(),
-        Family::V6 => V6.into_iter().map(IpAddr::from).collect(),
+        IpFamily::V4 => V4.into_iter().map(IpAddr::from).collect(),
+        IpFamily::V6 => V6.into_iter().map(IpAddr::from).collect(),
     };
     let mut named = BTreeSet::new();
     for table in &scene.host.filter.tables {
@@ -42,7 +42,7 @@ pub(super) fn samples(scene: &Scene, family: Family) -> Vec<IpAddr> {
     }
     let near = near(scene);
     let is_beyond = |address: &IpAddr| {
-        address.is_ipv4() == (family == Family::V4)
+        address.is_ipv4() == (family == IpFamily::V4)
             && !address.is_unspecified()
             && !address.is_loopback()
             && !address.is_multicast()
@@ -166,12 +166,12 @@ mod tests {
         ];
         let forward = base("forward", Hook::Forward, 0, rules);
         let scene = with(node(), table(Kin::Inet, "own", vec![forward]));
-        let v4 = samples(&scene, Family::V4);
+        let v4 = samples(&scene, IpFamily::V4);
         assert!(v4.contains(&ip("203.0.113.9")));
         assert!(v4.contains(&ip("45.0.0.1")));
         assert!(!v4.contains(&ip("10.88.0.2")));
         assert!(!v4.contains(&ip("255.255.255.255")));
-        let v6 = samples(&scene, Family::V6);
+        let v6 = samples(&scene, IpFamily::V6);
         assert!(v6.contains(&ip("2001:db8:9::1")));
         assert!(!v6.contains(&ip("fe80::")));
     }

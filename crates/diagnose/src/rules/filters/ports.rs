@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Container, Link, Port as PublishedPort, Scene};
 
-use super::super::family_of;
 use super::{others, say};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Place, Port, walk};
-use crate::finding::{Family, Finding};
+use crate::finding::Finding;
 use crate::path;
 use crate::whose::{self, Owner};
 
@@ -18,38 +18,39 @@ use crate::whose::{self, Owner};
 /// which they come; `None` if they do not, or if that is not known.
 pub(super) fn entrance<'s>(
     scene: &'s Scene,
-    family: Family,
+    family: IpFamily,
     port: &PublishedPort,
 ) -> Option<(IpAddr, &'s Link)> {
-    let by = path::uplink(scene, family == Family::V4)?;
+    let by = path::uplink(scene, family == IpFamily::V4)?;
     let at = match port.host_ip {
         Some(address) if !address.is_unspecified() => {
-            let is_reached = family_of(address) == family
+            let is_reached = IpFamily::of(address) == family
                 && !address.is_loopback()
                 && scene.host.owner_of(address).is_some();
             is_reached.then_some(address)?
         }
-        Some(address) if family_of(address) != family => return None,
-        _ => path::address_of(by, family == Family::V4)?,
+        Some(address) if IpFamily::of(address) != family => return None,
+        _ => path::address_of(by, family == IpFamily::V4)?,
     };
     Some((at, by))
 }
 
 /// Says whether programs of the node reach a published port by loopback.
-pub(super) fn is_here(port: &PublishedPort, family: Family) -> bool {
+pub(super) fn is_here(port: &PublishedPort, family: IpFamily) -> bool {
     port.host_ip
-        .is_none_or(|at| family_of(at) == family && (at.is_unspecified() || at.is_loopback()))
+        .is_none_or(|at| IpFamily::of(at) == family && (at.is_unspecified() || at.is_loopback()))
 }
 
 /// Returns hosts that may come by a link: those beyond the node, and some of its own subnet, since
 /// some firewalls let only these in.
 pub(super) fn clients<'c>(
     by: &'c Link,
-    family: Family,
+    family: IpFamily,
     beyond: &'c [IpAddr],
 ) -> impl Iterator<Item = IpAddr> + 'c {
     let nets = by.addresses.iter().map(|own| own.address);
-    let near = nets.filter(move |net| family_of(net.addr()) == family).filter_map(others::beside);
+    let near =
+        nets.filter(move |net| IpFamily::of(net.addr()) == family).filter_map(others::beside);
     beyond.iter().copied().chain(near)
 }
 
@@ -58,13 +59,15 @@ pub(super) fn clients<'c>(
 pub(super) fn redirected(
     look: Look<'_>,
     container: &Container,
-    family: Family,
+    family: IpFamily,
     beyond: &[IpAddr],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for attachment in &container.attachments {
         let mut addresses = attachment.addresses.iter().map(IpNet::addr);
-        let Some(own) = addresses.find(|address| family_of(*address) == family) else { continue };
+        let Some(own) = addresses.find(|address| IpFamily::of(*address) == family) else {
+            continue;
+        };
         for port in &attachment.ports {
             let from_outside = arriving(look.scene, port, family, beyond);
             let here = is_here(port, family).then(|| local(port, family));
@@ -83,15 +86,20 @@ pub(super) fn redirected(
     found
 }
 
-fn arriving(scene: &Scene, port: &PublishedPort, family: Family, beyond: &[IpAddr]) -> Vec<Packet> {
+fn arriving(
+    scene: &Scene,
+    port: &PublishedPort,
+    family: IpFamily,
+    beyond: &[IpAddr],
+) -> Vec<Packet> {
     let Some((at, by)) = entrance(scene, family, port) else { return Vec::new() };
     let with = path::carries(port.transport, Port::Is(port.host));
     let packet = |from: IpAddr| Packet::first(from, at, with).between(Some(&by.name), None);
     clients(by, family, beyond).map(packet).collect()
 }
 
-fn local(port: &PublishedPort, family: Family) -> Packet {
-    let own = path::loopback(family == Family::V4);
+fn local(port: &PublishedPort, family: IpFamily) -> Packet {
+    let own = path::loopback(family == IpFamily::V4);
     let with = path::carries(port.transport, Port::Is(port.host));
     Packet::first(own, own, with).between(None, Some("lo"))
 }

@@ -1,5 +1,6 @@
 //! Filters that a probe has shown to drop it, although that could not be computed.
 
+use net::IpFamily;
 use scene::Namespace;
 use scene::filter::{Hook, Step};
 
@@ -8,7 +9,7 @@ use crate::Look;
 use crate::filter::{Layer, Place};
 use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::question::{Answer, Hop, Probe, Question};
-use crate::rules::{BY_ITSELF, family_of};
+use crate::rules::BY_ITSELF;
 use crate::whose;
 
 /// Adds what was seen of probes: to findings of the same rule, or as findings of their own.
@@ -37,7 +38,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
                 known.severity = Severity::Error;
             }
             let kind = way(question);
-            let family = Some(family_of(question.asked.address()));
+            let family = Some(IpFamily::of(question.asked.address()));
             let is_known =
                 |way: &Way| way.kind == kind && (way.family.is_none() || way.family == family);
             if !known.breaks.iter().any(is_known) {
@@ -54,7 +55,7 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         let says = format!("{} {does} {what}{to}", place.name());
         let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
         // What it does to others was not tried.
-        let finding = finding.breaks(way(question), Some(family_of(question.asked.address())));
+        let finding = finding.breaks(way(question), Some(IpFamily::of(question.asked.address())));
         let finding = match limited(&place.says) {
             true => {
                 let from = question.from.as_deref().and_then(|id| look.scene.container(id));

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as PublishedPort, Transport};
 
@@ -9,7 +10,7 @@ use super::super::{BY_ITSELF, containers, unanswered};
 use super::{FilterStop, between, fix, tried};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port};
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::Site;
 use crate::trial::Trial;
 use crate::whose;
@@ -319,7 +320,7 @@ fn counted(look: Look<'_>, caught: &FilterStop) -> Option<u64> {
 pub(super) fn redirected(
     look: Look<'_>,
     container: &Container,
-    family: Family,
+    family: IpFamily,
     port: &PublishedPort,
     place: &Place,
 ) -> Finding {

@@ -6,10 +6,10 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::Transport;
 use scene::filter::Hook;
 
-use super::super::family_of;
 use super::{fix, proved};
 use crate::Look;
 use crate::filter::{End, Layer, Payload, Place, Port, Truth, WalkOutcome, walk};
@@ -42,7 +42,7 @@ fn of_probe(look: Look<'_>, question: &Question, answer: &Answer) -> Option<Find
     if !matches!(look.answers.to(&own), Some(Answer::Reached { .. } | Answer::Refused)) {
         return None;
     }
-    let family = family_of(to);
+    let family = IpFamily::of(to);
     let mut sites = Site::all(look.scene, container, family);
     let (site, (place, source)) =
         sites.find_map(|site| given(look, &site, to, with).map(|given| (site, given)))?;

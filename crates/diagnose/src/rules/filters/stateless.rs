@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::{Chain, Hook, Table};
 use scene::{Link, Port as PublishedPort, Scene};
 
@@ -13,7 +14,6 @@ use super::matches::{Fields, Match, PortOf};
 use super::say::Sort;
 use crate::Look;
 use crate::filter::{Layer, Place};
-use crate::finding::Family;
 use crate::path::Site;
 
 /// Returns what is to pass; `None` if addresses and ports do not tell it from what the filter is to
@@ -71,11 +71,11 @@ fn between<'n>(
 }
 
 /// Questions for hardware addresses, or the answers.
-fn neighbours<'n>(family: Family, back: bool, nets: &[IpNet]) -> Vec<Match<'n>> {
+fn neighbours<'n>(family: IpFamily, back: bool, nets: &[IpNet]) -> Vec<Match<'n>> {
     match (family, back) {
-        (Family::V6, _) => vec![Match::Neighbours],
-        (Family::V4, false) => nets.iter().copied().map(Match::ArpFrom).collect(),
-        (Family::V4, true) => nets.iter().copied().map(Match::ArpTo).collect(),
+        (IpFamily::V6, _) => vec![Match::Neighbours],
+        (IpFamily::V4, false) => nets.iter().copied().map(Match::ArpFrom).collect(),
+        (IpFamily::V4, true) => nets.iter().copied().map(Match::ArpTo).collect(),
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     fn help(scene: &Scene) -> [Vec<String>; 2] {
         let answers = Answers::default();
         let look = Look { scene, answers: &answers, only: None, to: None };
-        let is_v4 = |one: &Finding| one.breaks[0].family == Some(Family::V4);
+        let is_v4 = |one: &Finding| one.breaks[0].family == Some(IpFamily::V4);
         let found = crate::causes::sort(
             super::super::judge(look).into_iter().filter(is_v4).collect(),
             scene,

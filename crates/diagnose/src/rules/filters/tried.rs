@@ -3,13 +3,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::Scene;
 
 use super::super::asks_links;
 use super::say::Sort;
 use super::{FilterStop, agreed, between, limit, pairs, sites};
 use crate::Look;
-use crate::finding::Family;
 use crate::path::{Site, Trip, loopback};
 use crate::question::{Answer, Probe, Question};
 use crate::trial::Trial;
@@ -21,7 +21,7 @@ pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     }
     let scene = look.scene;
     let mut questions = Vec::new();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let own = sites(look, family, limit(scene));
         for site in &own {
             let each = [

@@ -1,8 +1,9 @@
 //! Flows of containers that still go where rules led them once, and where nobody answers any more.
 
+use net::IpFamily;
 use scene::{Container, Flow, Part};
 
-use super::super::{Look, containers, family_of};
+use super::super::{Look, containers};
 use super::has_owner;
 use crate::filter::{End, NewDestination, Payload, Port};
 use crate::finding::{Finding, WayKind};
@@ -68,7 +69,7 @@ fn is_left(look: Look<'_>, container: &Container, flow: &Flow) -> bool {
     if look.scene.host.owner_of(flow.to.ip()).is_some() {
         return false;
     }
-    let mut sites = Site::all(look.scene, container, family_of(flow.to.ip()));
+    let mut sites = Site::all(look.scene, container, IpFamily::of(flow.to.ip()));
     let Some(site) = sites.find(|site| site.address == flow.client.ip()) else { return false };
     let with = Payload::Udp {
         source: Port::Is(flow.client.port()),
@@ -119,7 +120,7 @@ fn told(container: &Container, flow: &Flow, object: String, why: String) -> Find
         .advise("a program that goes on sending from the same port is led by its flow, not by the rules; new ports are led by the rules")
         .breaks(
             if to.port() == NAMES { WayKind::Names } else { WayKind::Outside },
-            Some(family_of(to.ip())),
+            Some(IpFamily::of(to.ip())),
         )
 }
 

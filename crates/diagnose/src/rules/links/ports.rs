@@ -1,14 +1,15 @@
 //! Ports of a bridge by which frames do not come to the container, although they are up.
 
+use net::IpFamily;
 use scene::{Fdb, Part};
 
 use super::super::{asks_links, containers};
 use crate::Look;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Question};
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+const FAMILIES: [IpFamily; 2] = IpFamily::ALL;
 
 const ALL: &[WayKind] = &[
     WayKind::Gateway,
@@ -37,7 +38,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     "locked off",
                     ALL,
                 )
-            } else if site.host_end.no_broadcasts && family == Family::V4 {
+            } else if site.host_end.no_broadcasts && family == IpFamily::V4 {
                 (
                     "gets no broadcasts, so no machine finds its hardware address",
                     "bcast_flood on",
@@ -76,14 +77,14 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 /// multicasts.
 pub(super) fn asks(look: Look<'_>) -> Vec<Question> {
     let sites =
-        containers(look).flat_map(move |container| Site::all(look.scene, container, Family::V6));
+        containers(look).flat_map(move |container| Site::all(look.scene, container, IpFamily::V6));
     sites.filter_map(|site| question(look, &site)).collect()
 }
 
 /// What the node itself asks goes to such a port all the same (linux net/bridge/br_forward.c
 /// `br_flood`); and what others ask, if the bridge watches who is in which group.
 fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
-    let is_silenced = site.family() == Family::V6 && site.host_end.no_multicasts;
+    let is_silenced = site.family() == IpFamily::V6 && site.host_end.no_multicasts;
     let bridge = site.bridge.filter(|bridge| is_silenced && !bridge.vlan_filtering)?;
     if !asks_links(look) {
         return None;
@@ -91,7 +92,7 @@ fn question(look: Look<'_>, site: &Site<'_>) -> Option<Question> {
     let everybody = Look { only: None, ..look };
     let mut others = containers(everybody)
         .filter(|other| other.id != site.container.id)
-        .flat_map(move |other| Site::all(look.scene, other, Family::V6));
+        .flat_map(move |other| Site::all(look.scene, other, IpFamily::V6));
     let other = others.find(|other| {
         other.bridge.is_some_and(|own| own.index == bridge.index)
             && !(other.host_end.isolated && site.host_end.isolated)

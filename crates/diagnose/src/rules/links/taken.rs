@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::Link;
 
 use super::super::containers;
 use super::default_families;
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::Site;
 use crate::whose;
 
@@ -71,7 +72,7 @@ pub(super) fn addresses(look: Look<'_>) -> Vec<Finding> {
         if !given.any(|net| of_node.contains_key(&net.addr())) {
             continue;
         }
-        for family in [Family::V4, Family::V6] {
+        for family in IpFamily::ALL {
             for site in Site::all(look.scene, container, family) {
                 let address = site.address;
                 let Some((owner, own)) = of_node.get(&address) else { continue };

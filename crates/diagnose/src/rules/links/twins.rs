@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Container, Link};
 
 use super::super::containers;
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::Site;
 
 /// A container, or the node, on a bridge.
@@ -35,7 +36,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut by_address: BTreeMap<(u32, IpAddr), Vec<BridgeMember<'_>>> = BTreeMap::new();
     // A twin that was not asked for is one all the same.
     for container in containers(Look { only: None, ..look }) {
-        for family in [Family::V4, Family::V6] {
+        for family in IpFamily::ALL {
             for site in Site::all(look.scene, container, family) {
                 // Where a bridge distinguishes VLANs, each of them has addresses of its own.
                 let Some(bridge) = site.bridge.filter(|bridge| !bridge.vlan_filtering) else {
@@ -73,7 +74,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         found.push(twins(finding, all, &kinds, None));
     }
     for ((_, address), all) in by_address.iter().filter(|(_, all)| 1 < all.len() && is_asked(all)) {
-        let family = super::family_of(*address);
+        let family = super::IpFamily::of(*address);
         let kinds = [WayKind::Gateway, WayKind::Between, WayKind::FromNode, WayKind::Published];
         let says = format!("{} have the same address {address}", names(all));
         let finding = Finding::error("address-duplicate", address.to_string(), says)
@@ -103,7 +104,7 @@ fn twins(
     finding: Finding,
     all: &[BridgeMember<'_>],
     kinds: &[WayKind],
-    family: Option<Family>,
+    family: Option<IpFamily>,
 ) -> Finding {
     let hit = all.iter().filter_map(|one| one.container);
     let finding = hit.fold(finding, |finding, container| finding.hits(container.id.clone()));

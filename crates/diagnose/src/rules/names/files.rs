@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Container, Namespace, Part};
 
-use super::super::{Rule, containers, family_of};
+use super::super::{Rule, containers};
 use super::{reaches_others, servers};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 
 pub(in crate::rules) const RULE: Rule = Rule {
     judges: "files of names in containers",
@@ -117,8 +118,8 @@ fn ends(action: &str) -> bool {
 
 /// Returns the addresses of one IP version, for each.
 fn by_family(all: &[IpAddr]) -> impl Iterator<Item = Vec<IpAddr>> {
-    [Family::V4, Family::V6].into_iter().map(move |family| {
-        all.iter().copied().filter(|address| family_of(*address) == family).collect::<Vec<_>>()
+    IpFamily::ALL.into_iter().map(move |family| {
+        all.iter().copied().filter(|address| IpFamily::of(*address) == family).collect::<Vec<_>>()
     })
 }
 
@@ -141,10 +142,10 @@ fn localhost(container: &Container) -> Option<Finding> {
     Some(
         Finding::warning("hosts-wrong", format!("{}: localhost", container.id), says)
             .at(format!("hosts of {called}"))
-            .seen(format!("it has no other address of {} for localhost", family_of(address)))
+            .seen(format!("it has no other address of {} for localhost", IpFamily::of(address)))
             .hits(container.id.clone())
             .advise(format!("write {right} for localhost into hosts of {called}"))
-            .breaks(WayKind::Inside, Some(family_of(address))),
+            .breaks(WayKind::Inside, Some(IpFamily::of(address))),
     )
 }
 

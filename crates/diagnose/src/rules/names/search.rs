@@ -3,12 +3,13 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::Container;
 
 use super::super::{Rule, containers};
 use super::{reaches, servers};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::question::{Answer, Probe, Question};
 
 pub(in crate::rules) const RULE: Rule = Rule {
@@ -74,7 +75,7 @@ fn wildcard(look: Look<'_>, server: IpAddr, domain: &str, address: IpAddr) -> Op
         .advise(format!(
             "write \"options ndots:1\" into resolv.conf of {called}, or leave {domain} out of it; a name that ends with a dot is looked for as it is"
         ))
-        .breaks(WayKind::Names, Some(Family::V4));
+        .breaks(WayKind::Names, Some(IpFamily::V4));
     Some(hit.fold(finding, |finding, other| finding.hits(other.id.clone())))
 }
 

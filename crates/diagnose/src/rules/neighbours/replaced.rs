@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::Attachment;
 
-use super::super::{family_of, ip};
+use super::super::ip;
 use super::routers::RouteTarget;
 use crate::Look;
 use crate::command::within;
@@ -20,20 +21,20 @@ pub(super) struct MadeDefault<'l> {
 
 /// Finds it, if a route takes its place: another default route, or half of all addresses.
 pub(super) fn made<'l>(look: Look<'l>, given: &RouteTarget<'l>) -> Option<MadeDefault<'l>> {
-    let family = family_of(given.via);
+    let family = IpFamily::of(given.via);
     let inside = given.container.inside.as_ref()?;
     let asks = |attachment: &&Attachment| {
         let mut networks = look.scene.networks.iter();
         let network = networks.find(|network| network.name == attachment.network);
         let mut asked = network.iter().flat_map(|network| &network.default_routes);
-        asked.any(|net| family_of(net.addr()) == family)
+        asked.any(|net| IpFamily::of(net.addr()) == family)
             && inside.link(&attachment.ifname).is_some()
     };
     let mut all = given.container.attachments.iter().filter(asks);
     let takes_its_place = given.route.to.prefix_len() <= 1;
     all.find_map(|attachment| {
         let mut gateways = attachment.gateways.iter().copied();
-        let gateway = gateways.find(|gateway| family_of(*gateway) == family)?;
+        let gateway = gateways.find(|gateway| IpFamily::of(*gateway) == family)?;
         (takes_its_place && gateway != given.via).then_some(MadeDefault { attachment, gateway })
     })
 }
@@ -47,7 +48,7 @@ impl MadeDefault<'_> {
         let is_left = inside
             .filter(|one| one.table == TABLE_MAIN && one.to == route.to)
             .any(|one| one.hops.iter().any(|hop| hop.via == Some(*gateway)));
-        let ip = ip(family_of(*via));
+        let ip = ip(IpFamily::of(*via));
         let tool = format!("{}{ip}", within(container.netns.as_str()));
         let metric = match route.metric {
             0 => String::new(),

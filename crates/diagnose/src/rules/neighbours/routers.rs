@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 
 use super::super::ways::{samples, text};
-use super::super::{asks_links, containers, family_of, ip, is_outbound, targets};
+use super::super::{asks_links, containers, ip, is_outbound, targets};
 use super::replaced::made;
 use super::{configured, differs, sites};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Help, WayKind};
+use crate::finding::{Finding, Help, WayKind};
 use crate::path::{Interface, Joint, Site};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, hops_of, look_up};
@@ -52,7 +53,7 @@ struct NodeRouter<'l> {
     question: Question,
     address: IpAddr,
     link: &'l Link,
-    family: Family,
+    family: IpFamily,
     hits: Vec<String>,
     /// Each gets some of the connections.
     is_one_of_several: bool,
@@ -71,7 +72,7 @@ impl NodeRouter<'_> {
 
 fn own(look: Look<'_>) -> Vec<NodeRouter<'_>> {
     let mut all = Vec::new();
-    for family in [Family::V4, Family::V6] {
+    for family in IpFamily::ALL {
         let outbound = || containers(look).filter(move |one| is_outbound(look.scene, one, family));
         let hits: Vec<String> = outbound().map(|container| container.id.clone()).collect();
         if hits.is_empty() {
@@ -95,7 +96,7 @@ fn own(look: Look<'_>) -> Vec<NodeRouter<'_>> {
         let mut others: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
         for container in outbound() {
             let of_family = targets(look, container).into_iter();
-            for to in of_family.filter(|to| family_of(*to) == family) {
+            for to in of_family.filter(|to| IpFamily::of(*to) == family) {
                 others.entry(to).or_default().push(container.id.clone());
             }
         }
@@ -138,7 +139,7 @@ fn add<'l>(
             question: Question::who_has(None, &link.name, address),
             address,
             link,
-            family: family_of(to),
+            family: IpFamily::of(to),
             hits: hits.to_vec(),
             is_one_of_several,
             route: Some(route)
@@ -167,7 +168,7 @@ fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<NodeRouter<'_
         question: Question::who_has(None, &link.name, to),
         address: to,
         link,
-        family: family_of(to),
+        family: IpFamily::of(to),
         hits,
         is_one_of_several: false,
         route: Some(route),
@@ -274,7 +275,7 @@ fn silent(look: Look<'_>, own: &NodeRouter<'_>) -> Finding {
             (format!("{which} for {to}"), format!("route {to} via {address} dev {link}"), look_at)
         }
         Some(route) => {
-            let version = ip(family_of(address));
+            let version = ip(IpFamily::of(address));
             let text = text(route, &look.scene.host);
             let fix = Help::Command(format!("{version} route del {text}"));
             (format!("{which} for {}", route.to), format!("route {text}"), fix)
@@ -323,22 +324,22 @@ fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Contain
 
 /// The command that gives a route a router. Without one that is known, the text says ROUTER.
 fn by_router(route: &Route, link: &str, router: Option<IpAddr>) -> String {
-    let version = ip(family_of(route.to.addr()));
+    let version = ip(IpFamily::of(route.to.addr()));
     let router = router.map_or("ROUTER".to_owned(), |router| router.to_string());
     format!("{version} route replace {} via {router} dev {link}", route.to)
 }
 
 /// The router of the default route that leaves by a link.
-fn default_router(namespace: &Namespace, link: u32, family: Family) -> Option<IpAddr> {
+fn default_router(namespace: &Namespace, link: u32, family: IpFamily) -> Option<IpAddr> {
     let is_default = |route: &&Route| {
         route.to.prefix_len() == 0
             && route.table == TABLE_MAIN
-            && family_of(route.to.addr()) == family
+            && IpFamily::of(route.to.addr()) == family
     };
     let hops = namespace.routes.iter().filter(is_default).flat_map(|route| &route.hops);
     let mut routers = hops.filter(|hop| hop.link == Some(link)).filter_map(|hop| hop.via);
     // An IPv4 route may have a router's IPv6 address.
-    routers.find(|router| family_of(*router) == family)
+    routers.find(|router| IpFamily::of(*router) == family)
 }
 
 /// Another hardware address is configured for the router than it has.
@@ -372,7 +373,7 @@ impl RouteTarget<'_> {
 
 fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
     let mut all: Vec<RouteTarget<'_>> = Vec::new();
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     let interfaces = families.flat_map(move |family| {
         containers(look).flat_map(move |one| Interface::every(look.scene, one, family))
     });
@@ -381,7 +382,7 @@ fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
         for route in inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
             let hops = route.hops.iter().filter(|hop| hop.link == Some(link.index));
             let foreign = hops.filter_map(|hop| hop.via).filter(|via| {
-                family_of(*via) == family
+                IpFamily::of(*via) == family
                     && !is_of_link_alone(*via)
                     && !interface.attachment.gateways.contains(via)
                     && look.scene.host.owner_of(*via).is_none()
@@ -395,7 +396,7 @@ fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
             }));
         }
     }
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     let every = families.flat_map(move |family| {
         containers(look).flat_map(move |container| Site::every(look.scene, container, family))
     });
@@ -405,7 +406,7 @@ fn given(look: Look<'_>) -> Vec<RouteTarget<'_>> {
 
 /// A link on a parent (macvlan) has such routes, too.
 fn given_directly<'l>(look: Look<'l>, site: &Site<'l>) -> Vec<RouteTarget<'l>> {
-    let of_family = |to: &IpAddr| family_of(*to) == site.family();
+    let of_family = |to: &IpAddr| IpFamily::of(*to) == site.family();
     let (container, index) = (site.container, site.link.index);
     let direct = targets(look, container).into_iter().filter(of_family).filter_map(|to| {
         let found = without_router(site.inside, Some(site.address), to);
@@ -424,14 +425,14 @@ fn not_forwarded(look: Look<'_>) -> Vec<Finding> {
     for site in sites(look) {
         let Some(bridge) = site.bridge else { continue };
         let key = match site.family() {
-            Family::V4 => "net.ipv4.ip_forward",
-            Family::V6 => "net.ipv6.conf.all.forwarding",
+            IpFamily::V4 => "net.ipv4.ip_forward",
+            IpFamily::V6 => "net.ipv6.conf.all.forwarding",
         };
         for route in site.inside.routes.iter().filter(|one| one.kind == RouteKind::Unicast) {
             let [hop] = route.hops.as_slice() else { continue };
             let is_foreign = |via: &IpAddr| {
                 hop.link == Some(site.link.index)
-                    && family_of(*via) == site.family()
+                    && IpFamily::of(*via) == site.family()
                     && !site.attachment.gateways.contains(via)
             };
             let Some(via) = hop.via.filter(is_foreign) else { continue };
@@ -452,7 +453,7 @@ fn not_forwarded(look: Look<'_>) -> Vec<Finding> {
 fn to_mute(site: &Site<'_>, route: &Route, via: IpAddr, other: &Container, key: &str) -> Finding {
     let (called, third) = (site.container.called(), other.called());
     let (netns, text) = (&site.container.netns, text(route, site.inside));
-    let version = ip(family_of(via));
+    let version = ip(IpFamily::of(via));
     let says = format!(
         "route {text} of {called} leads to {third}, which does not forward what is for others"
     );
@@ -492,8 +493,8 @@ fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
         "{called} sends packets for {to} to {via}, for which no machine on {link} answers{}",
         instead.unwrap_or_default()
     );
-    let version = ip(family_of(*via));
-    let family = Some(family_of(*via));
+    let version = ip(IpFamily::of(*via));
+    let family = Some(IpFamily::of(*via));
     let fix = match (&made, route.to.prefix_len()) {
         (Some(made), 0) => made.instead_of(given),
         // Without it the container has no way out at all.
@@ -538,7 +539,7 @@ fn asks_by(container: &Container, router: IpAddr) -> bool {
 
 /// Says whether a route leaves by the end of a pair.
 fn is_pair(look: Look<'_>, given: &RouteTarget<'_>) -> bool {
-    let mut sites = Site::every(look.scene, given.container, family_of(given.via));
+    let mut sites = Site::every(look.scene, given.container, IpFamily::of(given.via));
     sites.any(|site| site.link.name == given.link && site.joint == Joint::Pair)
 }
 
@@ -558,11 +559,11 @@ fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
     if is_configured || lost.is_empty() || lost.contains(&false) {
         return None;
     }
-    let (called, family) = (container.called(), Some(family_of(*via)));
+    let (called, family) = (container.called(), Some(IpFamily::of(*via)));
     let finding = match subnet_of(its, *via) {
         Some(subnet) => too_short(*via, link, subnet, Some(*container)),
         None => {
-            let router = default_router(inside, its.index, family_of(*via));
+            let router = default_router(inside, its.index, IpFamily::of(*via));
             let text = text(route, inside);
             let says = format!(
                 "route {text} of {called} has no router, and no machine on {link} answers for {via}"

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::Link;
 use scene::filter::Hook;
 
@@ -12,7 +13,7 @@ use super::super::tunnels::of_lost;
 use super::{End, TunnelPath, helped};
 use crate::Look;
 use crate::filter::{End as FilterEnd, Layer, Packet, Payload, Place, Port, State, walk};
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::address_of;
 use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};
@@ -154,12 +155,12 @@ fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
     let severity = if trial == Trial::Fails { Severity::Error } else { Severity::Warning };
     let finding = Finding { severity, ..finding };
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
-    let family = if one.ipv4 { Family::V4 } else { Family::V6 };
+    let family = if one.ipv4 { IpFamily::V4 } else { IpFamily::V6 };
     let nets: &[IpNet] = if *leaving { &[] } else { &one.ends };
     let finding = helped(finding, opened(look.scene, place, nets, *port, family));
     let families: Vec<bool> = one.to.iter().map(|to| to.addr().is_ipv4()).collect();
     let mut finding = finding;
-    for (family, ipv4) in [(Family::V4, true), (Family::V6, false)] {
+    for (family, ipv4) in [(IpFamily::V4, true), (IpFamily::V6, false)] {
         if families.contains(&ipv4) {
             finding = finding.breaks(WayKind::Nodes, Some(family));
         }

@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Network, Overlay, RouteKind};
 
 use super::super::tunnels::of_lost;
-use super::super::{containers, family_of, targets};
+use super::super::{containers, targets};
 use super::remake;
 use crate::Look;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::links_of_containers;
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
@@ -130,8 +131,8 @@ fn told(look: Look<'_>, network: &Network, overlay: &Overlay, finding: Finding) 
     };
     let hits = containers(look).filter(is_on).map(|one| one.id.clone()).collect();
     let mut finding = Finding { hits, ..finding };
-    for family in [Family::V4, Family::V6] {
-        if overlay.ranges.iter().any(|net| family_of(net.addr()) == family) {
+    for family in IpFamily::ALL {
+        if overlay.ranges.iter().any(|net| IpFamily::of(net.addr()) == family) {
             finding = finding.breaks(WayKind::Nodes, Some(family));
         }
     }
@@ -165,7 +166,7 @@ fn without_route(look: Look<'_>, network: &Network, overlay: &Overlay) -> Vec<Fi
                 "see whether a node has {to} in its part of {}; if so, let flanneld make the route to it again: restart it (its pod, or k3s)",
                 network.name
             ))
-            .breaks(WayKind::Nodes, Some(family_of(to)));
+            .breaks(WayKind::Nodes, Some(IpFamily::of(to)));
         let finding = of_lost(look, finding, |address| address == to);
         (!finding.hits.is_empty()).then_some(finding)
     });

@@ -1,5 +1,6 @@
 //! Nothing comes back through a tunnel, although the machine at its other end answers.
 
+use net::IpFamily;
 use scene::Link;
 
 use super::super::tunnels::{of_lost, router};
@@ -7,7 +8,6 @@ use super::{End, TunnelPath, near, remake};
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
 use crate::question::{Answer, Probe, Question};
-use crate::rules::family_of;
 use crate::whose;
 
 /// The question to the router of a route, which is in the tunnel: the other node itself. Only that of
@@ -54,7 +54,7 @@ pub(super) fn judge(look: Look<'_>, led: &TunnelPath<'_>, known: &[Finding]) -> 
             "see on {end} whether its tunnel still has the hardware address and the addresses that this node has for it, and the way back to this node: ip -d link; bridge fdb; ip route"
         ))
         .advise(remake(tunnel))
-        .breaks(WayKind::Nodes, Some(family_of(to.addr())));
+        .breaks(WayKind::Nodes, Some(IpFamily::of(to.addr())));
     let finding = Finding { whose: whose::of_link(tunnel, look.scene), ..finding };
     let finding = of_lost(look, finding, |address| to.contains(&address));
     // That no container was lost is no proof: the router may drop echo requests in the tunnel.

@@ -170,7 +170,7 @@ impl SilentGateways<'_> {
             .hits(container.id.clone());
         let finding = self.to_do(look, &names).into_iter().fold(finding, Finding::advise);
         self.gateways.iter().fold(finding, |finding, gateway| {
-            let family = Some(super::super::family_of(*gateway));
+            let family = Some(super::super::IpFamily::of(*gateway));
             OUT.iter().fold(finding, |finding, kind| finding.breaks(*kind, family))
         })
     }

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Namespace};
 
 use super::super::containers;
 use super::super::segments::is_unanswered;
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Site, address_of};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -26,7 +27,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut of_node: BTreeMap<Vec<String>, (Silence, Vec<String>)> = BTreeMap::new();
     let mut found = Vec::new();
     for container in containers(look) {
-        for family in [Family::V4, Family::V6] {
+        for family in IpFamily::ALL {
             for site in Site::all(look.scene, container, family) {
                 let tool = within(container.netns.as_str());
                 let inside = (format!("{}: {}", container.id, site.link.name), tool.as_str());
@@ -38,7 +39,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 }
             }
         }
-        for site in Site::all(look.scene, container, Family::V4) {
+        for site in Site::all(look.scene, container, IpFamily::V4) {
             if let Some(silence) = of_gateway(look, &site) {
                 let (_, hits) =
                     of_node.entry(silence.keys()).or_insert_with(|| (silence, Vec::new()));
@@ -53,7 +54,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                 let tool = within(container.netns.as_str());
                 let object = format!("{}: {}", container.id, silence.keys().join(" "));
                 let finding = told(object, says, &silence, &tool);
-                let finding = finding.breaks(WayKind::Between, Some(Family::V4));
+                let finding = finding.breaks(WayKind::Between, Some(IpFamily::V4));
                 found.push(finding.hits(container.id.clone()));
             }
         }
@@ -176,7 +177,7 @@ fn mute(
     whose: &str,
     (object, tool): (String, &str),
     hit: &str,
-    family: Family,
+    family: IpFamily,
 ) -> Option<Finding> {
     if !link.no_arp {
         return None;
@@ -211,7 +212,7 @@ fn told(object: String, says: String, silence: &Silence, tool: &str) -> Finding 
         )),
         None => finding,
     };
-    KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V4)))
+    KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(IpFamily::V4)))
 }
 
 #[cfg(test)]

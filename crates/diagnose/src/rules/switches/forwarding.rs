@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use net::IpFamily;
 use scene::{Link, Namespace};
 
 use super::super::ways::routers;
 use super::super::{containers, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Site, uplink};
 
 /// What a link does not send on.
@@ -25,13 +26,13 @@ struct ForwardingGap {
     hits: Vec<String>,
 }
 
-pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
+pub(super) fn judge(look: Look<'_>, family: IpFamily) -> Vec<Finding> {
     let host = &look.scene.host;
     let Some(node) = host.number(switch(family)) else { return Vec::new() };
     let mut held: BTreeMap<&str, ForwardingGap> = BTreeMap::new();
     let mut hit: Vec<String> = Vec::new();
     let mut is_held = false;
-    let uplink = uplink(look.scene, family == Family::V4);
+    let uplink = uplink(look.scene, family == IpFamily::V4);
     for container in containers(look) {
         if !is_outbound(look.scene, container, family) {
             continue;
@@ -68,22 +69,22 @@ pub(super) fn judge(look: Look<'_>, family: Family) -> Vec<Finding> {
 }
 
 /// The kernel parameter that switches forwarding on for the node.
-fn switch(family: Family) -> &'static str {
+fn switch(family: IpFamily) -> &'static str {
     match family {
-        Family::V4 => "net.ipv4.ip_forward",
-        Family::V6 => "net.ipv6.conf.all.forwarding",
+        IpFamily::V4 => "net.ipv4.ip_forward",
+        IpFamily::V6 => "net.ipv6.conf.all.forwarding",
     }
 }
 
 /// Says whether the node sends on what comes in by a link. A parameter that was not read is as the
 /// node's.
-fn forwards(host: &Namespace, link: &Link, family: Family, node: i64) -> bool {
+fn forwards(host: &Namespace, link: &Link, family: IpFamily, node: i64) -> bool {
     match family {
-        Family::V4 => {
+        IpFamily::V4 => {
             let own = host.number(&format!("net.ipv4.conf.{}.forwarding", link.name));
             own.unwrap_or(node) != 0
         }
-        Family::V6 => {
+        IpFamily::V6 => {
             let key = format!("net.ipv6.conf.{}.force_forwarding", link.name);
             node != 0 || host.number(&key).is_some_and(|forced| forced != 0)
         }
@@ -92,16 +93,16 @@ fn forwards(host: &Namespace, link: &Link, family: Family, node: i64) -> bool {
 
 /// Returns the command that switches forwarding on for the node. IPv6 routers that the node listens to
 /// would be forgotten, if it were not told to listen in any case.
-fn switch_on(host: &Namespace, family: Family) -> String {
+fn switch_on(host: &Namespace, family: IpFamily) -> String {
     let links = match family {
-        Family::V4 => Vec::new(),
-        Family::V6 => routers::listening(host),
+        IpFamily::V4 => Vec::new(),
+        IpFamily::V6 => routers::listening(host),
     };
     let listen = links.iter().map(|link| format!("{} ", routers::always(link)));
     format!("sysctl -w {}{}=1", listen.collect::<String>(), switch(family))
 }
 
-fn of_node(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
+fn of_node(family: IpFamily, hits: Vec<String>, switch_on: String) -> Finding {
     let sysctl = switch(family);
     let says =
         format!("{family} forwarding is off, so this node does not forward packets of containers");
@@ -111,7 +112,7 @@ fn of_node(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
 }
 
 /// The node's switch is off, and those of all links that count are on.
-fn by_links(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
+fn by_links(family: IpFamily, hits: Vec<String>, switch_on: String) -> Finding {
     let sysctl = switch(family);
     let says = format!(
         "{family} forwarding is off, except for the links that containers use now: links that come later will not forward"
@@ -122,7 +123,7 @@ fn by_links(family: Family, hits: Vec<String>, switch_on: String) -> Finding {
     Finding { hits, ..finding }
 }
 
-fn of_link(link: &str, held: ForwardingGap, family: Family) -> Finding {
+fn of_link(link: &str, held: ForwardingGap, family: IpFamily) -> Finding {
     let sysctl = format!("net.ipv4.conf.{link}.forwarding");
     let what = match (held.out, held.back) {
         (true, false) => "what containers send to others",
@@ -138,7 +139,7 @@ fn of_link(link: &str, held: ForwardingGap, family: Family) -> Finding {
     Finding { hits: held.hits, ..breaks(finding, family) }
 }
 
-fn breaks(finding: Finding, family: Family) -> Finding {
+fn breaks(finding: Finding, family: IpFamily) -> Finding {
     // Every connection needs both directions.
     let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published, WayKind::Nodes];
     kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
@@ -151,7 +152,7 @@ mod tests {
     use crate::question::Answers;
     use scene::Scene;
 
-    fn objects(scene: &Scene, family: Family) -> Vec<String> {
+    fn objects(scene: &Scene, family: IpFamily) -> Vec<String> {
         let answers = Answers::default();
         let found = judge(Look { scene, answers: &answers, only: None, to: None }, family);
         let line = |one: Finding| format!("{:?} {} {}", one.severity, one.object, one.hits.len());
@@ -169,25 +170,25 @@ mod tests {
     #[test]
     fn one_link_may_not_forward() {
         let on = [("net.ipv4.ip_forward", "1"), ("net.ipv4.conf.cni0.forwarding", "1")];
-        assert_eq!(objects(&with(&on), Family::V4), [""; 0]);
+        assert_eq!(objects(&with(&on), IpFamily::V4), [""; 0]);
         let out = [on[0], ("net.ipv4.conf.cni0.forwarding", "0")];
-        assert_eq!(objects(&with(&out), Family::V4), ["Error net.ipv4.conf.cni0.forwarding 2"]);
+        assert_eq!(objects(&with(&out), IpFamily::V4), ["Error net.ipv4.conf.cni0.forwarding 2"]);
         let back = [on[0], on[1], ("net.ipv4.conf.up0.forwarding", "0")];
-        assert_eq!(objects(&with(&back), Family::V4), ["Error net.ipv4.conf.up0.forwarding 2"]);
+        assert_eq!(objects(&with(&back), IpFamily::V4), ["Error net.ipv4.conf.up0.forwarding 2"]);
         let other = [on[0], ("net.ipv4.conf.tun0.forwarding", "0")];
-        assert_eq!(objects(&with(&other), Family::V4), [""; 0]);
+        assert_eq!(objects(&with(&other), IpFamily::V4), [""; 0]);
     }
 
     #[test]
     fn the_node_may_not_forward() {
         let off = [("net.ipv4.ip_forward", "0"), ("net.ipv4.conf.cni0.forwarding", "0")];
-        assert_eq!(objects(&with(&off), Family::V4), ["Error net.ipv4.ip_forward 2"]);
+        assert_eq!(objects(&with(&off), IpFamily::V4), ["Error net.ipv4.ip_forward 2"]);
         let links = [
             ("net.ipv4.ip_forward", "0"),
             ("net.ipv4.conf.cni0.forwarding", "1"),
             ("net.ipv4.conf.up0.forwarding", "1"),
         ];
-        assert_eq!(objects(&with(&links), Family::V4), ["Warning net.ipv4.ip_forward 2"]);
+        assert_eq!(objects(&with(&links), IpFamily::V4), ["Warning net.ipv4.ip_forward 2"]);
     }
 
     /// The command does not take away a default route that came by a router's advertisement.
@@ -195,13 +196,13 @@ mod tests {
     fn routers_are_listened_to_beside_forwarding() {
         let mut scene =
             with(&[("net.ipv6.conf.all.forwarding", "0"), ("net.ipv6.conf.up0.accept_ra", "1")]);
-        let fix = |scene: &Scene| switch_on(&scene.host, Family::V6);
+        let fix = |scene: &Scene| switch_on(&scene.host, IpFamily::V6);
         assert_eq!(fix(&scene), "sysctl -w net.ipv6.conf.all.forwarding=1");
         let default = |route: &&mut scene::Route| route.to == "::/0".parse().unwrap();
         scene.host.routes.iter_mut().find(default).unwrap().protocol = Some(9);
         let both = "sysctl -w net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.all.forwarding=1";
         assert_eq!(fix(&scene), both);
-        assert_eq!(switch_on(&scene.host, Family::V4), "sysctl -w net.ipv4.ip_forward=1");
+        assert_eq!(switch_on(&scene.host, IpFamily::V4), "sysctl -w net.ipv4.ip_forward=1");
     }
 
     /// The link's own `forwarding` decides about router advertisements, and about nothing else.
@@ -209,14 +210,17 @@ mod tests {
     fn ipv6_forwards_by_the_nodes_switch_or_where_it_is_forced() {
         let link = ("net.ipv6.conf.cni0.forwarding", "0");
         let on = [("net.ipv6.conf.all.forwarding", "1"), link];
-        assert_eq!(objects(&with(&on), Family::V6), [""; 0]);
+        assert_eq!(objects(&with(&on), IpFamily::V6), [""; 0]);
         let off = ("net.ipv6.conf.all.forwarding", "0");
-        assert_eq!(objects(&with(&[off]), Family::V6), ["Error net.ipv6.conf.all.forwarding 2"]);
+        assert_eq!(objects(&with(&[off]), IpFamily::V6), ["Error net.ipv6.conf.all.forwarding 2"]);
         let forced = [
             off,
             ("net.ipv6.conf.cni0.force_forwarding", "1"),
             ("net.ipv6.conf.up0.force_forwarding", "1"),
         ];
-        assert_eq!(objects(&with(&forced), Family::V6), ["Warning net.ipv6.conf.all.forwarding 2"]);
+        assert_eq!(
+            objects(&with(&forced), IpFamily::V6),
+            ["Warning net.ipv6.conf.all.forwarding 2"]
+        );
     }
 }

@@ -1,11 +1,12 @@
 //! How many hops a container's packets live. Each router on the way takes one, the node first.
 
+use net::IpFamily;
 use scene::Container;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 
 /// With so many, packets end at the node itself.
 const NONE: i64 = 1;
@@ -18,9 +19,9 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         let Some(inside) = &container.inside else { continue };
-        let of_v4 = (Family::V4, "net.ipv4.ip_default_ttl".to_owned());
+        let of_v4 = (IpFamily::V4, "net.ipv4.ip_default_ttl".to_owned());
         let of_v6 = container.attachments.iter().map(|attachment| {
-            (Family::V6, format!("net.ipv6.conf.{}.hop_limit", attachment.ifname))
+            (IpFamily::V6, format!("net.ipv6.conf.{}.hop_limit", attachment.ifname))
         });
         for (family, key) in [of_v4].into_iter().chain(of_v6) {
             // An older scene does not have it, and no packet of 0 hops is sent.
@@ -32,12 +33,12 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
-fn few(container: &Container, family: Family, key: &str, hops: i64) -> Finding {
+fn few(container: &Container, family: IpFamily, key: &str, hops: i64) -> Finding {
     let (called, id) = (container.called(), &container.id);
     let object = format!("{id}: {key}");
     let (version, limit) = match family {
-        Family::V4 => ("IPv4", "TTL"),
-        Family::V6 => ("IPv6", "hop limit"),
+        IpFamily::V4 => ("IPv4", "TTL"),
+        IpFamily::V6 => ("IPv6", "hop limit"),
     };
     let finding = if hops <= NONE {
         let says = format!(

@@ -1,12 +1,13 @@
 //! Policies of IPsec (`man 8 ip-xfrm`): those that drop what containers send, and any at which a
 //! probe ended.
 
+use net::IpFamily;
 use scene::Policy;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::Site;
 use crate::question::Answer;
 
@@ -60,7 +61,7 @@ fn blocked(look: Look<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let mut found: Vec<Finding> = Vec::new();
     for policy in host.policies.iter().filter(|policy| policy.blocks) {
-        let family = if policy.to.addr().is_ipv4() { Family::V4 } else { Family::V6 };
+        let family = IpFamily::of(policy.to.addr());
         for container in containers(look).filter(|one| is_outbound(look.scene, one, family)) {
             let sites = Site::all(look.scene, container, family);
             let is_hit = |site: &Site<'_>| {
@@ -107,7 +108,7 @@ fn is_exempt(all: &[Policy], policy: &Policy, site: &Site<'_>) -> bool {
     })
 }
 
-fn told(look: Look<'_>, policy: &Policy, container: &str, family: Family) -> Finding {
+fn told(look: Look<'_>, policy: &Policy, container: &str, family: IpFamily) -> Finding {
     let direction = if policy.forwarded { "fwd" } else { "out" };
     let addresses = format!("src {} dst {}", policy.from, policy.to);
     let says = format!(

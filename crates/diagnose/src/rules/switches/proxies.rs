@@ -4,14 +4,15 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Container, Link, Namespace};
 
 use super::super::segments::is_unanswered;
 use super::super::ways::{rule_text, text};
-use super::super::{containers, family_of, is_here};
+use super::super::{containers, is_here};
 use super::arp::KINDS;
 use crate::Look;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::path::{Site, uplink};
 use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};
@@ -20,9 +21,9 @@ use crate::whose;
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
-        let sites = Site::all(look.scene, container, Family::V4);
+        let sites = Site::all(look.scene, container, IpFamily::V4);
         found.extend(sites.filter_map(|site| gateway(look, &site)));
-        let sites = Site::all(look.scene, container, Family::V6);
+        let sites = Site::all(look.scene, container, IpFamily::V6);
         found.extend(sites.flat_map(|site| unanswered(look, &site)));
     }
     found
@@ -57,7 +58,7 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             site.container.called()
         ))
         .hits(site.container.id.clone());
-    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V4))))
+    Some(KINDS.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(IpFamily::V4))))
 }
 
 fn switched_off(look: Look<'_>, site: &Site<'_>, gateway: IpAddr, key: &str) -> Finding {
@@ -123,7 +124,7 @@ fn without_route(look: Look<'_>, site: &Site<'_>, gateway: IpAddr, key: &str) ->
 fn unanswered(look: Look<'_>, site: &Site<'_>) -> Vec<Finding> {
     let host = &look.scene.host;
     let key = |name: &str| format!("net.ipv6.conf.{name}.proxy_ndp");
-    let answered = answered(look, site.container, Family::V6);
+    let answered = answered(look, site.container, IpFamily::V6);
     if host.number(&key("all")) != Some(0) || answered == Some(true) {
         return Vec::new();
     }
@@ -145,11 +146,11 @@ fn unanswered(look: Look<'_>, site: &Site<'_>) -> Vec<Finding> {
             .seen(format!("ip -6 neigh show proxy: {address} dev {name}"))
             .hits(site.container.id.clone())
             .fix(format!("sysctl -w {}=1", key(&name.replace('.', "/"))))
-            .breaks(WayKind::Outside, Some(Family::V6))
-            .breaks(WayKind::Published, Some(Family::V6));
+            .breaks(WayKind::Outside, Some(IpFamily::V6))
+            .breaks(WayKind::Published, Some(IpFamily::V6));
         let mut servers = site.container.nameservers.iter().flatten();
         let finding = match servers.any(IpAddr::is_ipv6) {
-            true => finding.breaks(WayKind::Names, Some(Family::V6)),
+            true => finding.breaks(WayKind::Names, Some(IpFamily::V6)),
             false => finding,
         };
         Finding { severity, ..finding }
@@ -167,12 +168,12 @@ pub(in crate::rules) fn proxies(host: &Namespace, address: IpAddr) -> impl Itera
 pub(in crate::rules) fn answered(
     look: Look<'_>,
     container: &Container,
-    family: Family,
+    family: IpFamily,
 ) -> Option<bool> {
     let of_container = look.answers.from(Some(&container.id)).filter_map(|(asked, answer)| {
         let to = asked.destination()?;
         let is_asked = !matches!(answer, Answer::NotAsked { .. });
-        (is_asked && family_of(to) == family && !is_here(look.scene, to))
+        (is_asked && IpFamily::of(to) == family && !is_here(look.scene, to))
             .then_some(!answer.is_lost())
     });
     of_container.reduce(|one, other| one || other)

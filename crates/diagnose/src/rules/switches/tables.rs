@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use net::IpFamily;
 use scene::{Container, Namespace};
 
-use super::super::{containers, family_of};
+use super::super::containers;
 use crate::Look;
-use crate::finding::{Family, Finding, Severity, WayKind};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::question::{Answer, Question};
 
 /// What the kernel calls the end of a packet for which it could make no neighbour entry (linux
@@ -24,8 +25,8 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
         let inside = container.inside.as_ref();
         found.extend(inside.and_then(|inside| conntrack(inside, Some(container))));
     }
-    found.extend(neighbours(look, Family::V4));
-    found.extend(neighbours(look, Family::V6));
+    found.extend(neighbours(look, IpFamily::V4));
+    found.extend(neighbours(look, IpFamily::V6));
     found
 }
 
@@ -71,11 +72,11 @@ fn conntrack(namespace: &Namespace, container: Option<&Container>) -> Option<Fin
 /// entries are in it and do not count. Not all of them are known here: those of namespaces that
 /// belong to no container, and those that a routing program learnt. So this is a warning, unless a
 /// probe ended for want of an entry.
-fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
+fn neighbours(look: Look<'_>, family: IpFamily) -> Option<Finding> {
     let host = &look.scene.host;
     let version = match family {
-        Family::V4 => "ipv4",
-        Family::V6 => "ipv6",
+        IpFamily::V4 => "ipv4",
+        IpFamily::V6 => "ipv6",
     };
     let number = |name: &str| {
         let number = host.number(&format!("net.{version}.neigh.{name}"))?;
@@ -84,7 +85,8 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
     let (entries, most) = (number("entries")?, number("default.gc_thresh3")?);
     let insides = look.scene.containers.iter().filter_map(|one| one.inside.as_ref());
     let known = insides.chain([host]).flat_map(|namespace| &namespace.neighbours);
-    let configured = known.filter(|one| one.permanent && family_of(one.address) == family).count();
+    let configured =
+        known.filter(|one| one.permanent && IpFamily::of(one.address) == family).count();
     let entries = entries.saturating_sub(u64::try_from(configured).unwrap_or(u64::MAX));
     let fill = Fill::of(entries, most)?;
     let says = match fill {
@@ -112,14 +114,14 @@ fn neighbours(look: Look<'_>, family: Family) -> Option<Finding> {
 }
 
 /// Returns the containers of which a probe ended because no neighbour entry could be made.
-fn without_entry(look: Look<'_>, family: Family) -> Vec<String> {
+fn without_entry(look: Look<'_>, family: IpFamily) -> Vec<String> {
     let ended = |(question, answer): &(Question, Answer)| {
         let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
             return None;
         };
         let to = question.asked.destination()?;
         let mut ends = hops.iter().filter_map(|hop| hop.dropped.as_ref());
-        let is_it = family_of(to) == family && ends.any(|(_, reason)| reason == NO_ENTRY);
+        let is_it = IpFamily::of(to) == family && ends.any(|(_, reason)| reason == NO_ENTRY);
         question.from.clone().filter(|_| is_it)
     };
     let mut all: BTreeSet<String> = BTreeSet::new();

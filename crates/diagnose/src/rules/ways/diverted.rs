@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 
+use net::IpFamily;
 use scene::{Container, Link, Route, RouteRule, Transport};
 
 use super::super::{containers, is_here, targets};
@@ -11,7 +12,7 @@ use super::taken::{Refusal, Turn, taken};
 use super::{diverted, ip, object_of, pool, rule_text, text};
 use crate::Look;
 use crate::filter::Place;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -159,7 +160,7 @@ fn gateways<'s>(
     container: &'s Container,
     mark: Option<u32>,
 ) -> impl Iterator<Item = Finding> + 's {
-    let families = [Family::V4, Family::V6].into_iter();
+    let families = IpFamily::ALL.into_iter();
     let sites = families.flat_map(move |family| Site::all(look.scene, container, family));
     sites.filter_map(move |site| {
         let gateway = site.gateway?;

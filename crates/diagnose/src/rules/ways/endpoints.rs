@@ -3,10 +3,11 @@
 
 use std::net::SocketAddr;
 
+use net::IpFamily;
 use scene::{Container, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
-use super::super::{FEW, Rule, containers, family_of};
+use super::super::{FEW, Rule, containers};
 use crate::Look;
 use crate::filter::{Place, Port};
 use crate::finding::{Finding, WayKind};
@@ -96,7 +97,7 @@ fn spread<'s>(
     kind: WayKind,
 ) -> Option<Spread<'s>> {
     let with = carries(by, Port::Is(to.port()));
-    let choices = Site::all(look.scene, container, family_of(to.ip())).find_map(|site| {
+    let choices = Site::all(look.scene, container, IpFamily::of(to.ip())).find_map(|site| {
         let choices = site.enter(&look.scene.host, to.ip(), with).choices;
         (!choices.is_empty()).then_some(choices)
     })?;
@@ -143,7 +144,7 @@ fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Find
             "see why {} does not answer; or, if it is gone, why the rule still leads to it: who writes the rules (kube-proxy mostly) does not run, or has not heard of it",
             first.ip()
         ))
-        .breaks(*kind, Some(family_of(to.ip())));
+        .breaks(*kind, Some(IpFamily::of(to.ip())));
     let finding = dead.iter().fold(finding, |finding, (end, what)| {
         finding.seen(format!("the rules for {to} also lead to {end}, which {what}"))
     });

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use net::IpFamily;
 use scene::{Container, Part, Transport};
 
 use super::super::{FEW, Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::filter::Port;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{Outcome, Site, StopCause, Trip, carries, follow_filters, uplink};
 use crate::question::{Answer, Hop, NAMES, Probe, Question};
 
@@ -41,7 +42,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
 }
 
 fn ends(look: Look<'_>, container: &Container) -> Vec<Ipv4Addr> {
-    if !is_outbound(look.scene, container, Family::V4) {
+    if !is_outbound(look.scene, container, IpFamily::V4) {
         return Vec::new();
     }
     let of_v4 = |to: IpAddr| match to {
@@ -60,7 +61,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 && *left <= LAST
                 && let Some(kind) = lost(look, container, to)
             {
-                found.push(told(look, container, to, *left).breaks(kind, Some(Family::V4)));
+                found.push(told(look, container, to, *left).breaks(kind, Some(IpFamily::V4)));
             }
         }
     }
@@ -86,7 +87,7 @@ fn lost(look: Look<'_>, container: &Container, to: Ipv4Addr) -> Option<WayKind> 
 /// finding tells of the rule.
 fn is_by_rule(look: Look<'_>, container: &Container, to: Ipv4Addr) -> bool {
     let with = carries(Transport::Udp, Port::Is(NAMES));
-    Site::all(look.scene, container, Family::V4).any(|site| {
+    Site::all(look.scene, container, IpFamily::V4).any(|site| {
         let trip = Trip::Outside { from: &site, to: IpAddr::V4(to), with };
         let stopped = follow_filters(look.scene, &trip, &[]);
         matches!(stopped, Outcome::Stopped(stop) if matches!(stop.why, StopCause::Expires { .. }))

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::{Attachment, Container, Link, Namespace, Route, Transport};
 
 use super::obstacles::{near_inside, past, subnet_of};
@@ -15,7 +16,7 @@ use crate::finding::{Finding, Help, WayKind};
 use crate::path::{Joint, Site};
 use crate::question::{Answer, NAMES, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
-use crate::rules::{containers, family_of};
+use crate::rules::containers;
 
 /// The finding of a container's route.
 pub(super) const ID: &str = "inside-diverts";
@@ -62,7 +63,7 @@ fn of_probe(look: Look<'_>, container: &Container, asked: &Probe) -> Option<Find
 }
 
 fn finding_of(container: &Container, inside: &Namespace, route: &Route, says: String) -> Finding {
-    let family = Some(family_of(route.to.addr()));
+    let family = Some(IpFamily::of(route.to.addr()));
     let route = text(route, inside);
     let finding = Finding::error(ID, format!("{}: {route}", container.id), says)
         .at(format!("in {} route {route}", container.called()))
@@ -79,7 +80,7 @@ fn elsewhere<'l>(
     to: IpAddr,
 ) -> Option<(Site<'l>, &'l Route, &'l Link)> {
     let (link, route) = near_inside(inside, to)?;
-    let mut sites = Site::every(look.scene, container, family_of(to));
+    let mut sites = Site::every(look.scene, container, IpFamily::of(to));
     let site = sites.find(|site| site.link.index == link.index)?;
     let routed = look_up(&look.scene.host, None, to, None, Some(0));
     let RouteDecision::By { link: out, .. } = routed else { return None };
@@ -136,7 +137,7 @@ fn on_link(
 
 /// The command that removes a route of a container, which is written so.
 fn removal(container: &Container, route: &Route, written: &str) -> String {
-    let version = ip(family_of(route.to.addr()));
+    let version = ip(IpFamily::of(route.to.addr()));
     format!("{}{version} route del {written}", within(container.netns.as_str()))
 }
 
@@ -198,7 +199,10 @@ fn without(container: &Container, route: &Route) -> Option<Container> {
 fn is_asked_for(look: Look<'_>, attachment: &Attachment, route: &Route) -> bool {
     let network = look.scene.networks.iter().find(|one| one.name == attachment.network);
     let Some(network) = network.filter(|_| route.to.prefix_len() == 0) else { return true };
-    network.default_routes.iter().any(|net| family_of(net.addr()) == family_of(route.to.addr()))
+    network
+        .default_routes
+        .iter()
+        .any(|net| IpFamily::of(net.addr()) == IpFamily::of(route.to.addr()))
 }
 
 #[cfg(test)]

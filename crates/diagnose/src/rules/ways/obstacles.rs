@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Container, Link, Namespace, Part, Route, Transport};
 
@@ -18,7 +19,7 @@ use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
-use crate::rules::{asks_links, containers, family_of, ip};
+use crate::rules::{asks_links, containers, ip};
 use crate::whose;
 
 /// What keeps a container from an address.
@@ -49,10 +50,10 @@ pub(super) fn asks(look: Look<'_>, container: &Container, to: SocketAddr) -> Vec
     }
     let way = taken(look, container, to, Transport::Tcp);
     let on_node = way.and_then(|way| way.shadow(look)).map(|shadow| shadow.link);
-    let on_node = on_node.filter(|link| may_ask(link, family_of(to.ip()), None));
+    let on_node = on_node.filter(|link| may_ask(link, IpFamily::of(to.ip()), None));
     let within = container.inside.as_ref().and_then(|inside| near_inside(inside, to.ip()));
     let within =
-        within.map(|(link, _)| link).filter(|link| may_ask(link, family_of(to.ip()), None));
+        within.map(|(link, _)| link).filter(|link| may_ask(link, IpFamily::of(to.ip()), None));
     let of_node = on_node.map(|link| Question::who_has(None, &link.name, to.ip()));
     let within = within.map(|link| Question::who_has(Some(container), &link.name, to.ip()));
     of_node.into_iter().chain(within).collect()
@@ -86,7 +87,7 @@ fn apart(look: Look<'_>, container: &Container, to: SocketAddr) -> Option<Obstac
     else {
         return None;
     };
-    let mut sites = Site::every(look.scene, container, family_of(to.ip()));
+    let mut sites = Site::every(look.scene, container, IpFamily::of(to.ip()));
     let site = sites.find(|site| site.link.index == link.index && site.is_beside_parent())?;
     let owner = look.scene.host.owner_of(to.ip())?;
     // A link of the node beside the parent may answer for it.
@@ -129,7 +130,7 @@ fn bridged_past(
     if look.scene.lacks(Part::Sysctls, None) {
         return None;
     }
-    let family = family_of(to.ip());
+    let family = IpFamily::of(to.ip());
     let with = carries(transport, Port::Is(to.port()));
     Site::all(look.scene, container, family).find_map(|site| {
         let bridge = site.bridge?;
@@ -196,7 +197,7 @@ fn bridged_past(
 /// Returns the container that has an address on a bridge.
 fn on_bridge<'s>(look: Look<'s>, bridge: &Link, address: IpAddr) -> Option<Site<'s>> {
     let everybody = containers(Look { only: None, ..look });
-    let mut sites = everybody.flat_map(|one| Site::all(look.scene, one, family_of(address)));
+    let mut sites = everybody.flat_map(|one| Site::all(look.scene, one, IpFamily::of(address)));
     sites.find(|site| {
         site.address == address && site.bridge.is_some_and(|own| own.index == bridge.index)
     })
@@ -248,7 +249,7 @@ pub(super) fn near_inside(inside: &Namespace, to: IpAddr) -> Option<(&Link, &Rou
 fn shadow_inside(container: &Container, to: IpAddr) -> Option<Shadow<'_>> {
     let inside = container.inside.as_ref()?;
     let (link, route) = near_inside(inside, to)?;
-    let [sample, ..] = samples(family_of(to));
+    let [sample, ..] = samples(IpFamily::of(to));
     let RouteDecision::By { link: out, .. } = look_up(inside, None, sample, None, Some(0)) else {
         return None;
     };
@@ -309,7 +310,7 @@ fn shadowed(
 
 /// The command that leads an address by the default route's router.
 pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String> {
-    let [sample, ..] = samples(family_of(to));
+    let [sample, ..] = samples(IpFamily::of(to));
     let namespace: &Namespace = match inside {
         Some(one) => one.inside.as_ref()?,
         None => &look.scene.host,
@@ -320,7 +321,7 @@ pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Op
         return None;
     };
     let tool = within(inside.map(|one| one.netns.as_str()));
-    let version = ip(family_of(to));
+    let version = ip(IpFamily::of(to));
     let net = IpNet::from(to);
     Some(format!("{tool}{version} route add {net} via {via} dev {}", link.name))
 }

@@ -1,10 +1,11 @@
 //! Routers that announce themselves, and a node that ignores them because it forwards.
 
+use net::IpFamily;
 use scene::{Link, Namespace, Route, RouteKind};
 
 use super::super::{containers, is_outbound};
 use crate::Look;
-use crate::finding::{Family, Finding, WayKind};
+use crate::finding::{Finding, WayKind};
 use crate::path::{self, Site};
 use crate::routes::TABLE_MAIN;
 
@@ -38,7 +39,7 @@ pub(super) fn expiring(look: Look<'_>) -> Vec<Finding> {
 /// IPv6, or listens by another link. One that `found` names already is left out.
 pub(super) fn unheard(look: Look<'_>, found: &[Finding]) -> Vec<Finding> {
     let host = &look.scene.host;
-    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, Family::V6));
+    let outbound = containers(look).filter(|one| is_outbound(look.scene, one, IpFamily::V6));
     let hits: Vec<String> = outbound.map(|one| one.id.clone()).collect();
     let defaults: Vec<&Route> = host.routes.iter().filter(|route| is_default(route)).collect();
     // An administrator who made it wants no other.
@@ -180,7 +181,7 @@ pub(super) fn ignored(site: &Site<'_>, uplink: &str, seen: &str) -> Finding {
         .advise(format!(
             "if no router announces itself there: ip -6 route add default via GATEWAY dev {uplink}"
         ));
-    breaks.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(Family::V6)))
+    breaks.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(IpFamily::V6)))
 }
 
 /// Returns the command that makes a link listen to routers beside forwarding. In the name of a

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use net::IpFamily;
 use scene::{Link, Namespace, Route, RouteKind};
 
-use super::super::{containers, family_of, targets};
+use super::super::{containers, targets};
 use super::{ip, text};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
@@ -76,7 +77,7 @@ fn defaults(host: &Namespace, to: IpAddr) -> impl Iterator<Item = (&Route, &Link
         route.kind == RouteKind::Unicast
             && route.table == TABLE_MAIN
             && route.to.prefix_len() == 0
-            && family_of(route.to.addr()) == family_of(to)
+            && IpFamily::of(route.to.addr()) == IpFamily::of(to)
     });
     routes.filter_map(|route| {
         let link = host.link_of(route.hops.first()?.link?)?;
@@ -108,7 +109,7 @@ fn silent(look: Look<'_>, choice: Choice<'_>) -> Option<Finding> {
     if !is_silent || hits.is_empty() {
         return None;
     }
-    let family = family_of(to);
+    let family = IpFamily::of(to);
     let preferred = text(route, host);
     let says = format!(
         "the default route by {} is preferred, and leads nowhere: {to} answers by {}",

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Attachment, Container, Namespace, Part, Port, Transport};
 
@@ -13,13 +14,13 @@ use super::taken::taken;
 use super::{obstacles, samples};
 use crate::Look;
 use crate::filter::{End, Layer, Packet, walk};
-use crate::finding::{Family, Finding, Help, Severity, WayKind};
+use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::restored;
 use crate::routes::{RouteDecision, look_up};
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+const FAMILIES: [IpFamily; 2] = IpFamily::ALL;
 
 /// Each container asks who has its gateway's address, and the gateway for an answer.
 pub(super) fn asks_gateways(look: Look<'_>) -> Vec<Question> {
@@ -85,14 +86,14 @@ fn of_node(port: &Port, to: SocketAddr) -> Option<Question> {
 
 /// Says whether a container's way beyond the node is tried. Who asks for one container and one
 /// machine wants to know whether the one reaches the other, whatever the networks are meant for.
-fn is_tried(look: Look<'_>, container: &Container, family: Family) -> bool {
+fn is_tried(look: Look<'_>, container: &Container, family: IpFamily) -> bool {
     leads_beyond(look.scene, container, family) || (look.only.is_some() && look.to.is_some())
 }
 
 /// What is asked beyond the node, by a container and by the node itself. Of all containers, one that
 /// has no route is meant to have none, or CHECK tells that it is gone.
-fn outside(look: Look<'_>, container: &Container, family: Family) -> Vec<Probe> {
-    let is_of = |address: IpAddr| address.is_ipv4() == (family == Family::V4);
+fn outside(look: Look<'_>, container: &Container, family: IpFamily) -> Vec<Probe> {
+    let is_of = |address: IpAddr| address.is_ipv4() == (family == IpFamily::V4);
     let is_routed = |to: IpAddr| has_route(container, to);
     let is_meant = |to: IpAddr| is_of(to) && (look.only.is_some() || is_routed(to));
     let named = look.to.filter(|to| is_meant(to.ip()));
@@ -118,7 +119,7 @@ fn is_routed(site: &Site<'_>, to: IpAddr) -> bool {
 }
 
 /// The router to which the node sends what is for the Internet, if it can be asked from elsewhere.
-pub(in crate::rules) fn next_router(look: Look<'_>, family: Family) -> Option<IpAddr> {
+pub(in crate::rules) fn next_router(look: Look<'_>, family: IpFamily) -> Option<IpAddr> {
     let [to, ..] = samples(family);
     match look_up(&look.scene.host, None, to, None, Some(0)) {
         RouteDecision::By { via: Some(via), .. } => match via {
@@ -282,7 +283,7 @@ fn beyond(
     look: Look<'_>,
     owners: &Owners<'_>,
     container: &Container,
-    family: Family,
+    family: IpFamily,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for asked in outside(look, container, family) {
@@ -380,7 +381,7 @@ fn itself(look: Look<'_>, container: &Container, asked: &Probe, own: &Answer) ->
 }
 
 /// Says whether all filters surely let an echo request of a container pass, and the answer.
-fn passes_echo(look: Look<'_>, container: &Container, family: Family, to: IpAddr) -> bool {
+fn passes_echo(look: Look<'_>, container: &Container, family: IpFamily, to: IpAddr) -> bool {
     let with = echo(to);
     Site::all(look.scene, container, family).any(|site| {
         let trip = Trip::Outside { from: &site, to, with };

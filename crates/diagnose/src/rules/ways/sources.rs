@@ -8,12 +8,13 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::IpFamily;
 use scene::{Attachment, Container, ItemKind, Link, Namespace, RouteRule, RuleAction, Transport};
 
 use super::samples;
 use crate::Look;
 use crate::command::within;
-use crate::finding::{Family, Finding, Severity};
+use crate::finding::{Finding, Severity};
 use crate::path::Site;
 use crate::routes::{RouteDecision, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, look_up};
 use crate::rules::containers;
@@ -53,7 +54,7 @@ fn astray(
         return None;
     }
     let table = table_of(inside, link)?;
-    let [client, ..] = samples(Family::V4);
+    let [client, ..] = samples(IpFamily::V4);
     let RouteDecision::By { link: out, .. } = look_up(inside, Some(address), client, None, Some(0))
     else {
         return None;
@@ -62,7 +63,7 @@ fn astray(
         return None;
     }
     let other = container.attachments.iter().find(|one| one.ifname == out.name)?;
-    let site = Site::of(look.scene, container, other, Family::V4)?;
+    let site = Site::of(look.scene, container, other, IpFamily::V4)?;
     let why = dropped(&look.scene.host, &site, address, client)?;
     let called = container.called();
     let says = format!(

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use net::IpFamily;
 use scene::filter::Hook;
 use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
 
@@ -14,7 +15,7 @@ use crate::finding::{Finding, Help};
 use crate::path::{Joint, Site, address_of, carries, uplink};
 use crate::question::{Answer, Hop};
 use crate::routes::{RouteDecision, look_up};
-use crate::rules::{family_of, ip};
+use crate::rules::ip;
 
 /// The way of a packet.
 #[derive(Debug)]
@@ -106,7 +107,7 @@ pub(in crate::rules) fn taken<'s>(
         taken.interface = Some(&link.name);
     }
     let site = attachment
-        .and_then(|attachment| Site::of(look.scene, container, attachment, family_of(to)));
+        .and_then(|attachment| Site::of(look.scene, container, attachment, IpFamily::of(to)));
     let is_routed = |site: &Site<'_>| site.is_the_nodes() && (is_node || site.is_routed());
     taken.to = to;
     let parent = site.as_ref().map(|site| (site.joint != Joint::Pair, &site.host_end.name));
@@ -260,7 +261,7 @@ impl<'s> PacketWay<'s> {
 
     /// Returns the command that asks the kernel what it does with it.
     fn question(&self, hop: &Hop) -> String {
-        let version = ip(family_of(self.to));
+        let version = ip(IpFamily::of(self.to));
         let iif = hop.link.as_ref().map(|link| format!(" iif {link}")).unwrap_or_default();
         format!("{version} route get {} from {}{iif}", self.to, self.source)
     }

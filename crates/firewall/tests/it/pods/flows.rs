@@ -116,7 +116,7 @@ fn cut(conntrack: &mut ConntrackSocket, ends: &[TcpStream; 2]) {
         protocol: Some(6),
         source: Some(from.ip()),
         destination_port: Some(PORT),
-        ..FlowFilter::all(if from.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 })
+        ..FlowFilter::all(IpFamily::of(from.ip()))
     };
     let its = |flow: &Flow| flow.original.source_port == Some(from.port());
     assert_eq!(conntrack.delete_flows_if(&to_port, its).unwrap(), 1);

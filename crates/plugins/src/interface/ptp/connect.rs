@@ -150,7 +150,7 @@ fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Resu
 
 /// Returns the link to which the host's route to an address leads.
 fn holder(host: &mut RouteSocket, destination: IpNet) -> Option<Link> {
-    let family = if destination.addr().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+    let family = IpFamily::of(destination.addr());
     let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
     let route = host
         .routes(filter)
