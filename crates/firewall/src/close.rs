@@ -17,9 +17,10 @@ use std::thread;
 use std::time::Duration;
 
 use kernel::linger;
-use kernel::netlink::NetlinkError;
 use kernel::netns::{Netns, NetnsId};
 use kernel::nft::{Batch, NftError, NftSocket, Operation};
+
+use crate::error::FirewallError;
 
 /// How long a socket is kept: several times what the kernel needs to destroy things.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
@@ -53,22 +54,27 @@ pub(crate) struct LateSocket {
 }
 
 impl LateSocket {
-    pub(crate) fn open() -> Result<Self, NetlinkError> {
+    pub(crate) fn open() -> Result<Self, FirewallError> {
         let is_again = OTHERS_DELETE.load(Ordering::Relaxed) && linger::stays_open();
         // Without procfs each socket is used once.
         let netns = if is_again { Netns::current_id().ok() } else { None };
         if let Some((_, socket)) = idle(netns) {
             return Ok(LateSocket { socket: Some(socket), netns });
         }
-        NftSocket::open().map(|socket| LateSocket { socket: Some(socket), netns })
+        let socket = NftSocket::open().map_err(FirewallError::unopened)?;
+        Ok(LateSocket { socket: Some(socket), netns })
     }
 
-    pub(crate) fn open_in(netns: &Netns) -> Result<Self, NetlinkError> {
-        NftSocket::open_in(netns).map(|socket| LateSocket { socket: Some(socket), netns: None })
+    pub(crate) fn open_in(netns: &Netns) -> Result<Self, FirewallError> {
+        let socket = NftSocket::open_in(netns).map_err(FirewallError::unopened)?;
+        Ok(LateSocket { socket: Some(socket), netns: None })
     }
 
-    /// Commits a transaction.
+    /// Logs a transaction, and commits it.
     pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
+        for operation in batch.operations() {
+            tracing::debug!(%operation, "nftables");
+        }
         if batch.operations().iter().any(deletes) {
             DELETED.store(true, Ordering::Relaxed);
         }

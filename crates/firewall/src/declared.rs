@@ -1,16 +1,22 @@
 //! A table of nftables as data: what should be in it, what is in it, and what differs.
 //!
 //! The tables of policies ([`crate::pods`]) and of routing ([`crate::cluster`]) are read and compared
-//! here, so that what another program does to one of them has the same name in both.
+//! here, so that what another program does to one of them has the same name in both. Those of
+//! attachments have their rules compared here, too, but not their sets: CHECK asks for the elements
+//! of its attachment only.
+
+mod kernel_table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use kernel::netlink::NetlinkError;
 use kernel::nft::{
-    Element, ElementData, Expr, Hook, Key, KeyType, MapData, NewSet, NftSocket, RangeEnd, TableRef,
-    Value, Verdict,
+    Element, ElementData, Expr, Hook, Key, KeyType, MapData, NewChain, NewRule, NewSet, NftSocket,
+    RangeEnd, TableRef, Value, Verdict,
 };
+
+pub(crate) use self::kernel_table::KernelTable;
 
 use crate::meaning::{Meaning, SetKeys};
 
@@ -70,7 +76,30 @@ pub(crate) struct Span {
     last: Option<Vec<u8>>,
 }
 
+/// Puts chains and their rules together. A rule makes its chain if that is not among them.
+pub(crate) fn chains(
+    chains: impl IntoIterator<Item = NewChain>,
+    rules: impl IntoIterator<Item = NewRule>,
+) -> BTreeMap<String, ChainState> {
+    let mut all: BTreeMap<String, ChainState> = BTreeMap::new();
+    for chain in chains {
+        all.entry(chain.name).or_default().hook = chain.hook;
+    }
+    for rule in rules {
+        all.entry(rule.chain).or_default().add_rule(rule.exprs);
+    }
+    all
+}
+
 impl TableState {
+    /// Returns a table as it should be.
+    pub(crate) fn new(
+        chains: BTreeMap<String, ChainState>,
+        sets: BTreeMap<String, SetState>,
+    ) -> Self {
+        TableState { exists: true, flags: 0, others: 0, chains, sets }
+    }
+
     /// Reads a table. The cost grows with the number of rules and elements.
     ///
     /// # Errors

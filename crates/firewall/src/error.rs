@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use cni::AttachmentKey;
+use kernel::netlink::NetlinkError;
 use state::{FileError, LockError};
 
 use crate::element::Protocol;
@@ -78,6 +79,11 @@ fn holder_text(holder: Option<&AttachmentKey>, hash: &str) -> String {
 }
 
 impl FirewallError {
+    /// The kernel gave no socket.
+    pub(crate) fn unopened(error: NetlinkError) -> Self {
+        FirewallError::Open(Box::new(error))
+    }
+
     /// Returns what the operator can do, if the message alone does not say it.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {

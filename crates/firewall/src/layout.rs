@@ -14,10 +14,10 @@ use kernel::nft::{
 };
 use kernel::route::IpFamily;
 
+use crate::declared::{self, ChainState};
 use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::Outbound;
-use crate::meaning::Meaning;
 use crate::{pod_link, routers};
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
@@ -124,22 +124,18 @@ pub(crate) fn shapes(table: Table) -> BTreeMap<String, Shape> {
     shapes
 }
 
-/// Returns what the rules of each chain of a table mean in this layout, and those of these
-/// masquerade chains.
-pub(crate) fn meanings(
+/// Returns the chains of a table that have rules in this layout, and these masquerade chains.
+pub(crate) fn chains_with_rules(
     table: Table,
     masquerades: &BTreeSet<Outbound>,
-) -> BTreeMap<String, Vec<Meaning>> {
-    let (_, mut rules) = chains_and_rules(table);
+) -> BTreeMap<String, ChainState> {
+    let (chains, mut rules) = chains_and_rules(table);
     if table == Table::Inet {
         rules.extend(masquerades.iter().flat_map(masquerade_rules));
     }
-    let mut by_chain: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
-    for rule in rules {
-        let meaning = Meaning::of(rule.table.family, &set_keys, &rule.exprs);
-        by_chain.entry(rule.chain).or_default().push(meaning);
-    }
-    by_chain
+    let mut all = declared::chains(chains, rules);
+    all.retain(|_, chain| !chain.rules.is_empty());
+    all
 }
 
 /// Returns the types of a key of a set of these tables, by the set's name.

@@ -624,8 +624,10 @@ mod tests {
             of("2001:db8::/64", Some("2001:db8:1::1")),
         ]);
         for table in Table::ALL {
-            for (chain, rules) in layout::meanings(*table, &masquerades) {
-                for rule in rules {
+            let family = layout::table_ref(*table).family;
+            for (chain, state) in layout::chains_with_rules(*table, &masquerades) {
+                for rule in state.rules {
+                    let rule = Meaning::of(family, &layout::set_keys, &rule);
                     let text = format!("{rule:?}");
                     assert!(!rule.is_unread, "{chain}: {text}");
                     assert!(!text.contains("Other") && !text.contains("key: []"), "{text}");

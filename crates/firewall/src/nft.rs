@@ -8,11 +8,11 @@ use kernel::nft::{
 };
 
 use crate::close::LateSocket;
+use crate::declared::ChainState;
 use crate::element::{Element, Field, Maps, Protocol, Set, Table, Value};
 use crate::error::FirewallError;
 use crate::layout::{self, LATER, MASQUERADE_RULES, Shape, table_ref};
 use crate::masquerade::Outbound;
-use crate::meaning::Meaning;
 use crate::tables::{Alteration, Change, ObservedElement, ObservedValue, Tables, TablesError};
 
 /// The prefix of masquerade chains' names.
@@ -25,9 +25,8 @@ const MASQUERADE: &str = "masquerade-";
 /// # Errors
 /// [`FirewallError::Open`] with the kernel's words.
 pub fn usable() -> Result<(), FirewallError> {
-    let open = |error: NetlinkError| FirewallError::Open(Box::new(error));
-    let mut socket = NftSocket::open().map_err(open)?;
-    socket.get_table(&table_ref(Table::Inet)).map(drop).map_err(open)
+    let mut socket = NftSocket::open().map_err(FirewallError::unopened)?;
+    socket.get_table(&table_ref(Table::Inet)).map(drop).map_err(FirewallError::unopened)
 }
 
 /// Makes our table for frames in the caller's network namespace, as a trial: says whether the kernel
@@ -38,7 +37,7 @@ pub fn usable() -> Result<(), FirewallError> {
 /// # Errors
 /// [`FirewallError::Open`], and [`FirewallError::Tables`] with the kernel's words.
 pub fn try_frames() -> Result<(), FirewallError> {
-    let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+    let mut socket = NftSocket::open().map_err(FirewallError::unopened)?;
     let mut batch = Batch::new();
     layout::lay_out(&mut batch, Table::Bridge, &[]);
     Ok(socket.commit(&batch).map_err(not_changed)?)
@@ -52,9 +51,7 @@ pub(crate) struct NftTables {
 
 impl NftTables {
     pub(crate) fn open() -> Result<Self, FirewallError> {
-        LateSocket::open()
-            .map(|socket| NftTables { socket })
-            .map_err(|error| FirewallError::Open(Box::new(error)))
+        LateSocket::open().map(|socket| NftTables { socket })
     }
 
     /// Prepares a table for being laid out: lets it see packets, and lists its chains at other
@@ -103,9 +100,6 @@ impl NftTables {
     }
 
     fn send(&mut self, batch: &Batch) -> Result<(), TablesError> {
-        for operation in batch.operations() {
-            tracing::debug!(%operation, "nftables");
-        }
         self.socket.commit(batch).map_err(not_changed)
     }
 }
@@ -156,17 +150,13 @@ impl Tables for NftTables {
                 altered.hooks.insert(base.name.clone());
             }
         }
-        let mut found: BTreeMap<String, Vec<Meaning>> = BTreeMap::new();
+        let mut found: BTreeMap<String, ChainState> = BTreeMap::new();
         for rule in self.socket.ask().rules_of_table(&own).map_err(refused)? {
-            found.entry(rule.chain).or_default().push(Meaning::of(
-                own.family,
-                &layout::set_keys,
-                &rule.exprs,
-            ));
+            found.entry(rule.chain).or_default().add_rule(rule.exprs);
         }
-        let meanings = layout::meanings(table, masquerades);
+        let wanted = layout::chains_with_rules(table, masquerades);
         let is_ours = |chain: &str| {
-            let is_known = shapes.contains_key(chain) || meanings.contains_key(chain);
+            let is_known = shapes.contains_key(chain) || wanted.contains_key(chain);
             is_known || chain.starts_with(MASQUERADE) || chain.starts_with(LATER)
         };
         let without_rules = bases.iter().filter(|base| !found.contains_key(&base.name)).count();
@@ -176,14 +166,12 @@ impl Tables for NftTables {
         if chains + sets < usize::try_from(info.used).unwrap_or(usize::MAX) {
             altered.foreign = self.foreign(&own, is_ours)?;
         }
-        let is_other = |(chain, wanted): &(String, Vec<Meaning>)| {
-            let agree = |found: &Vec<Meaning>| {
-                found.len() == wanted.len()
-                    && found.iter().zip(wanted).all(|(found, wanted)| found.agrees(wanted))
-            };
+        let is_other = |(chain, wanted): &(String, ChainState)| {
+            let agree =
+                |found: &ChainState| found.has_rules(&wanted.rules, &own, &layout::set_keys);
             !found.get(chain).is_some_and(agree)
         };
-        let others = meanings.into_iter().filter(is_other);
+        let others = wanted.into_iter().filter(is_other);
         altered.rules = cni::order::gather(others.map(|(chain, _)| chain));
         Ok(Some(altered))
     }
@@ -251,19 +239,11 @@ impl Tables for NftTables {
 }
 
 fn not_changed(error: NftError) -> TablesError {
-    TablesError {
-        operation: "change the packet filter".to_owned(),
-        absent: error.is_not_found(),
-        source: Box::new(error),
-    }
+    TablesError::change("the packet filter", error)
 }
 
 fn refused(error: NetlinkError) -> TablesError {
-    TablesError {
-        operation: "read the packet filter".to_owned(),
-        absent: error.is_not_found(),
-        source: Box::new(error),
-    }
+    TablesError::read("the packet filter", error)
 }
 
 /// The kernel counts a chain's rules together with the jumps to it.

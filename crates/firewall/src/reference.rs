@@ -398,7 +398,7 @@ struct Findings {
 
 impl Findings {
     fn open() -> Result<Self, FirewallError> {
-        let socket = LateSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
+        let socket = LateSocket::open()?;
         Ok(Findings { socket, batch: Batch::new() })
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use kernel::netlink::NetlinkError;
 use kernel::nft::NftError;
 
 use crate::element::{Element, Field, Set, Table};
@@ -176,6 +177,18 @@ pub struct TablesError {
 }
 
 impl TablesError {
+    /// The kernel did not say what there is.
+    pub(crate) fn read(what: impl fmt::Display, source: NetlinkError) -> Self {
+        let absent = source.is_not_found();
+        TablesError { operation: format!("read {what}"), absent, source: Box::new(source) }
+    }
+
+    /// The kernel did not commit a transaction.
+    pub(crate) fn change(what: impl fmt::Display, source: NftError) -> Self {
+        let absent = source.is_not_found();
+        TablesError { operation: format!("change {what}"), absent, source: Box::new(source) }
+    }
+
     /// Says whether the kernel refused to delete what is still referred to.
     pub(crate) fn is_busy(&self) -> bool {
         let error: Option<&NftError> = self.source.downcast_ref();

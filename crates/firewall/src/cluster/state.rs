@@ -1,14 +1,12 @@
 //! The table as it should be, as data, and what repairs another one.
 
-use std::collections::BTreeMap;
-
 use ipnet::IpNet;
 use kernel::nft::{Element, Value};
 
 use super::layout::{self, Set};
 use super::{ClusterFilter, batch_of};
 use crate::cluster::ranges::Net;
-use crate::declared::{ChainState, SetKind, SetState, Span, TableDifference, TableState};
+use crate::declared::{self, SetKind, SetState, Span, TableDifference, TableState};
 use crate::difference::Difference;
 
 /// The addresses of a prefix.
@@ -36,19 +34,13 @@ pub(crate) fn element(set: Set, prefix: IpNet) -> Element {
 
 /// Says what a filter's table should be.
 pub(crate) fn wanted(filter: &ClusterFilter) -> TableState {
-    let mut chains: BTreeMap<String, ChainState> = BTreeMap::new();
-    for chain in layout::chains() {
-        chains.entry(chain.name).or_default().hook = chain.hook;
-    }
-    for rule in layout::rules(filter.rules()) {
-        chains.entry(rule.chain).or_default().add_rule(rule.exprs);
-    }
+    let chains = declared::chains(layout::chains(), layout::rules(filter.rules()));
     let sets = Set::ALL.into_iter().map(|set| {
         let elements = filter.entries(set).into_iter().map(|span| (span, None)).collect();
         let kind = SetKind::of(&layout::new_set(set));
         (set.name().to_owned(), SetState { kind, elements })
     });
-    TableState { exists: true, flags: 0, others: 0, chains, sets: sets.collect() }
+    TableState::new(chains, sets.collect())
 }
 
 /// Compares what is there with a filter: in words, and as the transaction that repairs it. If more

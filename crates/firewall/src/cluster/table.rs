@@ -1,20 +1,17 @@
 //! The table in the kernel.
 
-use kernel::netlink::NetlinkError;
-use kernel::nft::{Batch, NftError};
+use kernel::nft::NftError;
 
 use super::{Change, ClusterFilter, Difference, layout, state};
-use crate::close::LateSocket;
-use crate::declared::TableState;
+use crate::declared::KernelTable;
 use crate::error::FirewallError;
-use crate::tables::TablesError;
 
 /// The table `inet netwright-routing` of the network namespace in which the caller opened it.
 ///
 /// One process at a time may use it: there is no lock.
 #[derive(Debug)]
 pub struct ClusterTable {
-    socket: LateSocket,
+    table: KernelTable,
 }
 
 impl ClusterTable {
@@ -25,9 +22,7 @@ impl ClusterTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open() -> Result<Self, FirewallError> {
-        LateSocket::open()
-            .map(|socket| ClusterTable { socket })
-            .map_err(|error| FirewallError::Open(Box::new(error)))
+        KernelTable::open(layout::table()).map(|table| ClusterTable { table })
     }
 
     /// Says whether there is a table at all.
@@ -35,8 +30,7 @@ impl ClusterTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn exists(&mut self) -> Result<bool, FirewallError> {
-        let found = self.socket.ask().get_table(&layout::table());
-        found.map(|table| table.is_some()).map_err(unread)
+        self.table.exists()
     }
 
     /// Compares the kernel with a filter. The cost grows with the number of elements.
@@ -44,8 +38,7 @@ impl ClusterTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
-        let found = TableState::read(self.socket.ask(), &layout::table()).map_err(unread)?;
-        Ok(state::difference(&found, filter))
+        Ok(state::difference(&self.table.read()?, filter))
     }
 
     /// Brings the kernel to a filter: finds what is different, and repairs it in one transaction.
@@ -57,12 +50,12 @@ impl ClusterTable {
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn bring(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
         let difference = self.observe(filter)?;
-        match self.commit(difference.repair()) {
+        match self.table.commit(difference.repair()) {
             // Another program changed the table between our look and our change.
-            Err(error) if is_another_table(&error) => self.commit(&filter.batch()),
+            Err(error) if is_another_table(&error) => self.table.commit(&filter.batch()),
             other => other,
         }
-        .map_err(failed)?;
+        .map_err(|error| self.table.failed(error))?;
         Ok(difference)
     }
 
@@ -78,10 +71,10 @@ impl ClusterTable {
         filter: &mut ClusterFilter,
         change: &Change,
     ) -> Result<Option<Difference>, FirewallError> {
-        match self.commit(&filter.change(change)) {
+        match self.table.commit(&filter.change(change)) {
             Ok(()) => Ok(None),
             Err(error) if is_another_table(&error) => self.bring(filter).map(Some),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(self.table.failed(error)),
         }
     }
 
@@ -90,39 +83,11 @@ impl ClusterTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses.
     pub fn remove(&mut self) -> Result<(), FirewallError> {
-        let mut batch = Batch::new();
-        batch.delete_table(&layout::table());
-        match self.commit(&batch) {
-            Err(error) if !error.is_not_found() => Err(failed(error)),
-            _ => Ok(()),
-        }
-    }
-
-    fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
-        for operation in batch.operations() {
-            tracing::debug!(%operation, "nftables");
-        }
-        self.socket.commit(batch)
+        self.table.remove()
     }
 }
 
 /// Says whether a transaction failed because the table is not what it was planned for.
 fn is_another_table(error: &NftError) -> bool {
     error.is_not_found() || error.is_exists()
-}
-
-fn unread(error: NetlinkError) -> FirewallError {
-    FirewallError::Tables(TablesError {
-        operation: format!("read table {}", layout::table()),
-        absent: error.is_not_found(),
-        source: Box::new(error),
-    })
-}
-
-fn failed(error: NftError) -> FirewallError {
-    FirewallError::Tables(TablesError {
-        operation: format!("change table {}", layout::table()),
-        absent: error.is_not_found(),
-        source: Box::new(error),
-    })
 }

@@ -10,8 +10,7 @@ use policy::{Direction, IpFamily, Name, PerDirection, Program, program};
 
 use super::encode::ChainEntry;
 use super::layout::{self, Form};
-use super::table::{failed, unread};
-use super::{PodsTable, encode};
+use super::{PodsTable, encode, state};
 use crate::declared::ChainState;
 use crate::error::FirewallError;
 
@@ -111,7 +110,9 @@ pub fn interfaces(table: &mut PodsTable) -> Result<BTreeSet<String>, FirewallErr
     }
     for direction in Direction::ALL {
         let map = layout::interface_map(direction);
-        for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+        for element in
+            table.ask().elements(&layout::table(), &map).map_err(|error| table.unread(error))?
+        {
             if let Some([Value::IfName(name)]) = element.key.values(&[KeyType::IfName]).as_deref() {
                 all.insert(name.clone());
             }
@@ -143,13 +144,13 @@ pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
 /// # Errors
 /// [`FirewallError::Tables`] when the kernel does not answer.
 pub fn is_complete(table: &mut PodsTable) -> Result<bool, FirewallError> {
-    match table.ask().get_table(&layout::table()).map_err(unread)? {
+    match table.ask().get_table(&layout::table()).map_err(|error| table.unread(error))? {
         None => return Ok(true),
         Some(found) if found.is_dormant() => return Ok(false),
         Some(_) => {}
     }
     let mut batch = Batch::new();
-    skeleton(table, &mut batch).map_err(unread)?;
+    skeleton(table, &mut batch).map_err(|error| table.unread(error))?;
     Ok(batch.is_empty())
 }
 
@@ -180,8 +181,8 @@ fn verdicts_at(
     at: &ChainEntry,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
     Ok(PerDirection {
-        ingress: verdict(table, Direction::Ingress, at).map_err(unread)?,
-        egress: verdict(table, Direction::Egress, at).map_err(unread)?,
+        ingress: verdict(table, Direction::Ingress, at).map_err(|error| table.unread(error))?,
+        egress: verdict(table, Direction::Egress, at).map_err(|error| table.unread(error))?,
     })
 }
 
@@ -199,7 +200,9 @@ pub fn addresses(table: &mut PodsTable) -> Result<BTreeSet<IpAddr>, FirewallErro
         for family in IpFamily::ALL {
             let kind = [layout::key_type(family)];
             let map = layout::map(direction, family);
-            for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+            for element in
+                table.ask().elements(&layout::table(), &map).map_err(|error| table.unread(error))?
+            {
                 match element.key.values(&kind).as_deref() {
                     Some([Value::Ipv4(address)]) => all.insert(IpAddr::V4(*address)),
                     Some([Value::Ipv6(address)]) => all.insert(IpAddr::V6(*address)),
@@ -224,7 +227,9 @@ pub fn links(table: &mut PodsTable) -> Result<BTreeSet<Link>, FirewallError> {
         for family in IpFamily::ALL {
             let kind = layout::link_type(family);
             let map = layout::link_map(direction, family);
-            for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+            for element in
+                table.ask().elements(&layout::table(), &map).map_err(|error| table.unread(error))?
+            {
                 let link = |interface: &String, address: IpAddr| Link {
                     interface: interface.clone(),
                     address,
@@ -288,10 +293,10 @@ fn commit(
     loop {
         tries += 1;
         wake(table)?;
-        let batch = make(table).map_err(unread)?;
+        let batch = make(table).map_err(|error| table.unread(error))?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
-            other => return other.map_err(failed),
+            other => return other.map_err(|error| table.failed(error)),
         }
     }
 }
@@ -302,10 +307,15 @@ fn commit(
 /// [`FirewallError::Tables`] when the kernel refuses.
 pub fn wake(table: &mut PodsTable) -> Result<(), FirewallError> {
     let own = layout::table();
-    if table.ask().get_table(&own).map_err(unread)?.is_some_and(|found| found.is_dormant()) {
+    if table
+        .ask()
+        .get_table(&own)
+        .map_err(|error| table.unread(error))?
+        .is_some_and(|found| found.is_dormant())
+    {
         let mut batch = Batch::new();
         batch.wake_table(&own);
-        table.commit(&batch).map_err(failed)?;
+        table.commit(&batch).map_err(|error| table.failed(error))?;
     }
     Ok(())
 }
@@ -404,20 +414,15 @@ fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool 
     is_deny && without(there) == without(wanted)
 }
 
-/// The chains of a table about which nothing is known, and their rules.
+/// The chains of a table about which nothing is known, and what should be in them.
 fn chains(form: Form) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
-    let of_program = |name: &Name| layout::chain_of_program(name);
-    let all = layout::chains(form.site).into_iter().chain(empty.chains.keys().map(of_program));
-    let of = |chain: NewChain| {
-        let mut state = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
-        let fixed = layout::rules(form);
-        fixed.into_iter().filter(|rule| rule.chain == chain.name).for_each(|rule| {
-            state.add_rule(rule.exprs);
-        });
-        let lines = empty.chains.get(&chain.name).map(Vec::as_slice).unwrap_or_default();
-        encode::rules(&chain.name, lines).into_iter().for_each(|rule| state.add_rule(rule.exprs));
+    let mut states = state::chains(&empty, form);
+    let of_program = empty.chains.keys().map(|name| layout::chain_of_program(name));
+    let all = layout::chains(form.site).into_iter().chain(of_program);
+    let with_state = |chain: NewChain| {
+        let state = states.remove(&chain.name).unwrap_or_default();
         (chain, state)
     };
-    all.map(of).collect()
+    all.map(with_state).collect()
 }

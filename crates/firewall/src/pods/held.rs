@@ -9,7 +9,6 @@ use policy::{Direction, IpFamily};
 
 use super::PodsTable;
 use super::layout;
-use super::table::unread;
 use crate::error::FirewallError;
 
 /// What the table holds.
@@ -49,8 +48,9 @@ impl TableContent {
     pub fn read(table: &mut PodsTable) -> Result<Self, FirewallError> {
         let own = layout::table();
         let mut held = TableContent::default();
-        for set in table.ask().sets(&own).map_err(unread)? {
-            let elements = table.ask().elements(&own, &set.name).map_err(unread)?;
+        for set in table.ask().sets(&own).map_err(|error| table.unread(error))? {
+            let elements =
+                table.ask().elements(&own, &set.name).map_err(|error| table.unread(error))?;
             match use_of(&set.name) {
                 Use::Addresses(family) => {
                     let all = elements.iter().filter_map(|element| address(element, family));
@@ -65,7 +65,7 @@ impl TableContent {
                 }
             }
         }
-        for rule in table.ask().rules_of_table(&own).map_err(unread)? {
+        for rule in table.ask().rules_of_table(&own).map_err(|error| table.unread(error))? {
             *held.counts.entry(format!("chain {}", rule.chain)).or_default() += 1;
         }
         Ok(held)

@@ -7,33 +7,19 @@ use policy::Program;
 
 use super::encode;
 use super::layout::{self, Form};
-use crate::declared::{ChainState, SetState, TableState};
+use crate::declared::{self, ChainState, SetState, TableState};
 
 /// Says what a program's table should be.
 pub(crate) fn wanted(program: &Program, form: Form) -> TableState {
-    TableState {
-        exists: true,
-        flags: 0,
-        others: 0,
-        chains: chains(program, form),
-        sets: sets(program, form),
-    }
+    TableState::new(chains(program, form), sets(program, form))
 }
 
-fn chains(program: &Program, form: Form) -> BTreeMap<String, ChainState> {
-    let mut chains: BTreeMap<String, ChainState> = BTreeMap::new();
-    for chain in layout::chains(form.site) {
-        chains.entry(chain.name).or_default().hook = chain.hook;
-    }
-    for rule in layout::rules(form) {
-        chains.entry(rule.chain).or_default().add_rule(rule.exprs);
-    }
-    for (name, lines) in &program.chains {
-        let chain = chains.entry(name.clone()).or_default();
-        chain.hook = layout::chain_of_program(name).hook;
-        encode::rules(name, lines).into_iter().for_each(|rule| chain.add_rule(rule.exprs));
-    }
-    chains
+/// Says what the chains of a program's table should be.
+pub(crate) fn chains(program: &Program, form: Form) -> BTreeMap<String, ChainState> {
+    let chains = layout::chains(form.site).into_iter();
+    let chains = chains.chain(program.chains.keys().map(|name| layout::chain_of_program(name)));
+    let own = program.chains.iter().flat_map(|(name, lines)| encode::rules(name, lines));
+    declared::chains(chains, layout::rules(form).into_iter().chain(own))
 }
 
 fn sets(program: &Program, form: Form) -> BTreeMap<String, SetState> {

@@ -1,7 +1,5 @@
 //! The table in the kernel.
 
-use std::fmt;
-
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::nft::{Batch, Expr, NftError, NftSocket, Operation};
@@ -9,17 +7,15 @@ use policy::{Direction, Program, Step};
 
 use super::layout::{self, Form, Site};
 use super::{Difference, DroppedPackets, Logging, NO_LOG, encode, ipvs, repair};
-use crate::close::LateSocket;
-use crate::declared::TableState;
+use crate::declared::KernelTable;
 use crate::error::FirewallError;
-use crate::tables::TablesError;
 
 /// The table `inet netwright-policy` of one network namespace.
 ///
 /// There is no lock here: a caller that writes holds the lock `policy` of the index.
 #[derive(Debug)]
 pub struct PodsTable {
-    socket: LateSocket,
+    table: KernelTable,
     /// It logs nothing once the kernel has shown that it cannot.
     form: Form,
 }
@@ -33,9 +29,9 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open(logging: Logging) -> Result<Self, FirewallError> {
-        let socket = LateSocket::open().map_err(unopened)?;
+        let table = KernelTable::open(layout::table())?;
         let site = Site::Node { services: ipvs::has_services() };
-        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
+        Ok(PodsTable { table, form: Form { site, logging: Some(logging) } })
     }
 
     /// Opens a socket in another network namespace. Whether IPVS has services there is not known.
@@ -43,9 +39,9 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
-        let socket = LateSocket::open_in(netns).map_err(unopened)?;
+        let table = KernelTable::open_in(netns, layout::table())?;
         let site = Site::Node { services: false };
-        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
+        Ok(PodsTable { table, form: Form { site, logging: Some(logging) } })
     }
 
     /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
@@ -56,7 +52,7 @@ impl PodsTable {
     /// [`FirewallError::Open`].
     pub fn open_inside(netns: &Netns) -> Result<Self, FirewallError> {
         let form = Form { site: Site::Container, logging: None };
-        LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
+        KernelTable::open_in(netns, layout::table()).map(|table| PodsTable { table, form })
     }
 
     /// Looks whether IPVS has services in the network namespace of the calling thread, which must
@@ -94,8 +90,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn exists(&mut self) -> Result<bool, FirewallError> {
-        let found = self.ask().get_table(&layout::table());
-        found.map(|table| table.is_some()).map_err(unread)
+        self.table.exists()
     }
 
     /// Replaces the whole table in one transaction. Counters begin at 0.
@@ -107,7 +102,7 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn put(&mut self, program: &Program) -> Result<(), FirewallError> {
         let batch = encode::whole(program, self.form);
-        self.commit(&batch).map_err(failed)
+        self.commit(&batch).map_err(|error| self.failed(error))
     }
 
     /// Makes steps. These may be the steps of several changes, one after the other. Nothing is sent
@@ -124,11 +119,11 @@ impl PodsTable {
     /// had its rules.
     pub fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let [first, second] = encode::steps(steps);
-        self.commit(&first).map_err(failed)?;
+        self.commit(&first).map_err(|error| self.failed(error))?;
         self.commit(&second).map_err(|error| {
             // If that is refused too, `bring` removes it.
             let _ = self.commit(&encode::undo(&first));
-            failed(error)
+            self.failed(error)
         })
     }
 
@@ -138,8 +133,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
-        let found = TableState::read(self.socket.ask(), &layout::table()).map_err(unread)?;
-        Ok(repair::difference(&found, program, self.form))
+        Ok(repair::difference(&self.table.read()?, program, self.form))
     }
 
     /// Brings the kernel to a program: finds what is different and repairs only that, as
@@ -156,7 +150,7 @@ impl PodsTable {
             // Another program changed the table between our look and our change, or something that
             // we do not know refers to a foreign object.
             Err(error) if error.errno().is_some() => self.put(program)?,
-            other => other.map_err(failed)?,
+            other => other.map_err(|error| self.failed(error))?,
         }
         Ok(difference)
     }
@@ -166,12 +160,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses.
     pub fn remove(&mut self) -> Result<(), FirewallError> {
-        let mut batch = Batch::new();
-        batch.delete_table(&layout::table());
-        match self.commit(&batch) {
-            Err(error) if !error.is_not_found() => Err(failed(error)),
-            _ => Ok(()),
-        }
+        self.table.remove()
     }
 
     /// Reads how many packets were dropped: none if there is no table.
@@ -180,7 +169,8 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn dropped(&mut self) -> Result<DroppedPackets, FirewallError> {
         let mut counted = |chain: &str| -> Result<u64, FirewallError> {
-            let rules = self.socket.ask().rules(&layout::table(), chain).map_err(unread)?;
+            let rules = self.ask().rules(&layout::table(), chain);
+            let rules = rules.map_err(|error| self.unread(error))?;
             let counter = |expr: &Expr| match expr {
                 Expr::Counter { packets, .. } => Some(*packets),
                 _ => None,
@@ -199,14 +189,19 @@ impl PodsTable {
     }
 
     pub(super) fn ask(&mut self) -> &mut NftSocket {
-        self.socket.ask()
+        self.table.ask()
+    }
+
+    pub(super) fn unread(&self, error: NetlinkError) -> FirewallError {
+        self.table.unread(error)
+    }
+
+    pub(super) fn failed(&self, error: NftError) -> FirewallError {
+        self.table.failed(error)
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
-        for operation in batch.operations() {
-            tracing::debug!(%operation, "nftables");
-        }
-        if !commit(batch, |batch| self.socket.commit(batch))? {
+        if !commit(batch, |batch| self.table.commit(batch))? {
             tracing::warn!("{NO_LOG}");
             self.form.logging = None;
         }
@@ -235,27 +230,6 @@ fn commit(
         without.push(operation.clone());
     }
     send(&without).map(|()| false)
-}
-
-fn unopened(error: NetlinkError) -> FirewallError {
-    FirewallError::Open(Box::new(error))
-}
-
-pub(super) fn unread(error: NetlinkError) -> FirewallError {
-    table_error("read", error.is_not_found(), error)
-}
-
-pub(super) fn failed(error: NftError) -> FirewallError {
-    table_error("change", error.is_not_found(), error)
-}
-
-fn table_error(
-    verb: impl fmt::Display,
-    absent: bool,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> FirewallError {
-    let operation = format!("{verb} table {}", layout::table());
-    FirewallError::Tables(TablesError { operation, absent, source: Box::new(source) })
 }
 
 #[cfg(test)]
@@ -291,7 +265,7 @@ mod tests {
             let mut table = PodsTable::open(Logging::default()).unwrap();
             let program = Program::empty();
             let whole = encode::whole(&program, table.form);
-            let logs = commit(&whole, |batch| table.socket.commit(&as_if_unable(batch))).unwrap();
+            let logs = commit(&whole, |batch| table.table.commit(&as_if_unable(batch))).unwrap();
             assert!(table.logs() && !logs);
             table.form.logging = None;
             assert!(table.observe(&program).unwrap().is_empty());
@@ -326,7 +300,7 @@ mod tests {
             let mut sent = 0;
             let refused = commit(&batch, |batch| {
                 sent += 1;
-                table.socket.commit(batch)
+                table.table.commit(batch)
             });
             assert!(refused.unwrap_err().is_not_found());
             assert_eq!(sent, 1);
