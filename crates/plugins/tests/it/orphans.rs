@@ -98,7 +98,7 @@ fn gc_among_the_living_collects_each_kind_of_orphan() {
             let file = std::fs::read_dir(&path)?.next().unwrap()?;
             std::fs::read_to_string(file.path())
         });
-        if text.unwrap().contains("d3") {
+        if text.unwrap().contains("\"d3\"") {
             std::fs::remove_dir_all(path).unwrap();
         }
     }

@@ -17,7 +17,7 @@ use super::succeeded;
 use crate::lab::{Lab, Visit};
 use crate::place::{Place as _, RunningProgram};
 use crate::reference;
-use crate::service::TIMEOUT;
+use crate::service::{self, TIMEOUT};
 
 /// How long to wait for an answer at its socket before the client is asked.
 const LOOK: Duration = Duration::from_secs(2);
@@ -271,12 +271,16 @@ impl<'lab> Docker<'lab> {
         self.netns(name)
     }
 
-    /// A container's namespace.
+    /// A container's namespace. Waits for it: an engine that has just started makes its containers'
+    /// namespaces again.
     #[must_use]
     #[track_caller]
     pub fn netns(&self, name: &str) -> Visit {
-        let key = self.run(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name]);
-        // Engines before 28 return a path in their own folder.
+        let asked = ["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name];
+        let key = service::wait_for(&format!("the namespace of {name}"), || {
+            // Engines before 28 return a path in their own folder.
+            Some(self.run(&asked)).filter(|key| self.lab.path(key).exists())
+        });
         self.lab.visit(key)
     }
 
