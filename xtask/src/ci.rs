@@ -314,7 +314,7 @@ fn result(report: &Report) -> String {
     }
 }
 
-fn seconds(time: Duration) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 

@@ -43,11 +43,25 @@ impl ShippedExecutable {
     /// Each package is built by itself: crate features that one of them needs must not get into the
     /// other.
     pub(crate) fn build(&self) -> Result<PathBuf, String> {
-        self.build_into(&LinkSettings::prepare()?, &target_dir().join("dist"))
+        self.build_showing(quiet)
+    }
+
+    /// Builds it, and prints the lines of cargo that `show` chooses.
+    pub(crate) fn build_showing(&self, show: impl Fn(&str) -> bool) -> Result<PathBuf, String> {
+        self.build_with(&LinkSettings::prepare()?, &target_dir().join("dist"), show)
     }
 
     /// Builds the static executable with this way of linking, and copies it to a folder.
     pub(crate) fn build_into(&self, linked: &LinkSettings, dist: &Path) -> Result<PathBuf, String> {
+        self.build_with(linked, dist, quiet)
+    }
+
+    fn build_with(
+        &self,
+        linked: &LinkSettings,
+        dist: &Path,
+        show: impl Fn(&str) -> bool,
+    ) -> Result<PathBuf, String> {
         // The build runs at a low priority: an emulated machine beside it that loses a processor
         // for a moment loses more than that moment.
         let line = format!(
@@ -55,7 +69,7 @@ impl ShippedExecutable {
             self.package,
             symbols::KEPT
         );
-        linked.release(&line)?.deadline(DEADLINE).logged("dist", quiet)?;
+        linked.release(&line)?.deadline(DEADLINE).logged("dist", show)?;
         let to = dist.join(self.name);
         symbols::part(&linked.target_dir().join("release").join(self.name), &to)?;
         sbom::write(self.package, &to, linked)?;
