@@ -4,11 +4,13 @@
 use std::path::PathBuf;
 
 use cni::text::one_line;
+use cni_runtime::KnownAttachment;
+use firewall::hostport::Forward;
+use firewall::taken;
+use plugins::chained::portmap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use state::Roots;
-
-use super::attachments::KnownAttachment;
 
 /// The folder of the driver's endpoint records (docs/files.md, "Services of `netwrightd`").
 const ENDPOINTS: &str = "docker/records/endpoints";
@@ -45,6 +47,28 @@ pub(crate) fn endpoint(known: &KnownAttachment, roots: &Roots) -> Option<Endpoin
     let path = roots.run.join(ENDPOINTS).join(format!("{}.json", known.key.container_id));
     let read = state::read_optional(&path).ok().flatten();
     Some(read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+}
+
+/// Returns the path of the container's namespace; empty when it was not recorded.
+pub(crate) fn netns(known: &KnownAttachment, docker: Option<&Endpoint>) -> String {
+    let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
+    sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
+}
+
+/// Returns the published ports: as our `portmap` recorded them; otherwise as they were requested
+/// from plugins that publish ports, or as the network's list names them.
+pub(crate) fn ports(known: &KnownAttachment, docker: Option<&Endpoint>) -> Vec<Forward> {
+    let recorded = known.records.iter().find_map(portmap::published);
+    let forwards = recorded.or_else(|| {
+        let dockers = docker.and_then(|endpoint| endpoint.ports.as_deref());
+        dockers.map(|raw| taken::forwards(raw.get())).filter(|ports| !ports.is_empty())
+    });
+    forwards.unwrap_or_else(|| {
+        let Some(cached) = &known.cached else { return Vec::new() };
+        let asked = cached.attachment.capability_args.get(taken::PORT_MAPPINGS);
+        let list = cached.list().ok();
+        list.map(|list| taken::of_list(&list, asked.map(|raw| raw.get()))).unwrap_or_default()
+    })
 }
 
 impl Endpoint {

@@ -1,13 +1,15 @@
 //! Judges whether a container could be attached to a network now.
 
+use std::time::Instant;
+
 use cni::NetworkList;
+use cni_runtime::Runtime;
 use kernel::remedy;
 use plugins::inquiry::Inquiry;
 use plugins::{judge, own_folder};
 
-use super::session::{Network, Session};
+use super::node::Network;
 use super::trust;
-use crate::failure::Failure;
 
 /// Whether ADD would succeed.
 #[derive(Debug)]
@@ -20,48 +22,52 @@ pub(crate) struct Judgement {
     pub(crate) unasked: Vec<String>,
 }
 
-/// Asks every plugin of a network. Distinguishes a missing plugin from one that is not ready. A
-/// refusal to an unprivileged caller says nothing about the network.
-pub(crate) fn of(session: &Session, list: &NetworkList, refused: Option<&cni::Error>) -> Judgement {
+/// Asks every plugin of a network, unless plugins cannot be called at all: `refused` says why.
+/// Distinguishes a missing plugin from one that is not ready. A refusal to an unprivileged caller
+/// says nothing about the network.
+pub(crate) fn of(
+    runtime: &Runtime<'static>,
+    list: &NetworkList,
+    refused: Option<&cni::Error>,
+    deadline: Option<Instant>,
+) -> Judgement {
     let asked = match refused {
         Some(refused) => Err(refused.clone()),
-        None => ask(session, list),
+        None => ask(runtime, list, deadline),
     };
     let (failure, unasked) = match asked {
         Ok(unasked) => (None, unasked),
         Err(error) => (Some(error), Vec::new()),
     };
     let unknown = failure.is_some() && (!remedy::is_root() || remedy::lacks_net_admin());
-    let failure = failure.map(|error| match unknown {
-        true if !remedy::is_root() => with_root(error),
-        true => Failure::from(error).to_cni(),
-        false => Failure::from(error).into_cni(),
-    });
     Judgement { failure, unknown, unasked }
 }
 
-fn ask(session: &Session, list: &NetworkList) -> Result<Vec<String>, cni::Error> {
-    let runtime = &session.runtime;
+fn ask(
+    runtime: &Runtime<'static>,
+    list: &NetworkList,
+    deadline: Option<Instant>,
+) -> Result<Vec<String>, cni::Error> {
     let is_own = |plugin_type: &str| {
         runtime.find_plugin(plugin_type).is_ok_and(|executable| own_folder::is_own(&executable))
     };
-    Inquiry::new(runtime, &is_own, session.deadline()).ask(list)
+    let asked = Inquiry::new(runtime, &is_own, deadline).ask(list);
+    asked.map_err(|mut error| {
+        error.msg = own_folder::without_folder(&error.msg);
+        error.details = own_folder::without_folder(&error.details);
+        error
+    })
 }
 
 /// Lists what does not stop ADD: other networks that cannot be used beside this one, and plugins
 /// that users other than root can change.
-pub(crate) fn warnings(session: &Session, list: &NetworkList, all: &[Network]) -> Vec<String> {
+pub(crate) fn warnings(
+    runtime: &Runtime<'static>,
+    list: &NetworkList,
+    all: &[Network],
+) -> Vec<String> {
     let excluded = all.iter().filter_map(|other| judge::exclude_each_other(list, &other.list));
     let mut warnings: Vec<String> = excluded.map(|clash| clash.text).collect();
-    warnings.extend(trust::warnings(list, &session.runtime));
+    warnings.extend(trust::warnings(list, runtime));
     warnings
-}
-
-/// Adds that root gets more details.
-fn with_root(error: cni::Error) -> cni::Error {
-    let error = Failure::from(error).to_cni();
-    match error.details.contains(remedy::BE_ROOT) {
-        true => error,
-        false => error.with_details(remedy::BE_ROOT),
-    }
 }

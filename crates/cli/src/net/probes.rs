@@ -23,9 +23,10 @@ use kernel::echo;
 use kernel::netns::{Netns, within};
 use kernel::refusals::RefusalListener;
 use rustix::net::sockopt;
-use scene::{Scene, Transport};
+use scene::{Container, Scene, Transport};
 
-use crate::net::dns;
+use crate::net::resolv::{self, ResolvConf};
+use crate::net::{dns, scene as observe};
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -116,6 +117,31 @@ fn send(asked: &Probe) -> Answer {
         Probe::WhoHas { address, link } => who_has::ask(*address, link),
         _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
     }
+}
+
+/// Finds the address of a host as the programs of the container that is asked for do, by its hosts
+/// file and its servers. Without a container, or if it has no servers, this node's files count.
+pub(crate) fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
+    if let Ok(address) = host.parse() {
+        return Ok(address);
+    }
+    let servers = container.and_then(|container| container.nameservers.as_deref());
+    let found = match (container, servers) {
+        (Some(container), Some(servers)) if !servers.is_empty() => {
+            let netns = Netns::open(Path::new(&container.netns)).map_err(|one| one.to_string())?;
+            let conf = ResolvConf {
+                servers: servers.to_vec(),
+                search: container.names.search.clone(),
+                ndots: container.names.ndots,
+                by_tcp: container.names.by_tcp,
+            };
+            let hosts = observe::hosts_of(&netns);
+            within(&netns, || resolv::resolve_with(host, &hosts, &conf))
+                .map_err(|error| error.to_string())??
+        }
+        _ => resolv::resolve(host)?,
+    };
+    found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
 }
 
 fn micros(took: Duration) -> u64 {
