@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
+use doctor::{observe, presence, probe as probes};
 use scene::{Container, Scene};
 
 use super::{Outcome, probe};
@@ -17,7 +18,6 @@ use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
 use crate::net::container::{self, ContainerName};
 use crate::net::session::{PluginSource, Session};
-use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
 use explain::Section;
@@ -128,7 +128,7 @@ fn look(
     let name = args.container.as_deref().map(|name| container::resolve(name, world));
     // What names nothing is refused when the container is looked for.
     let only = name.and_then(Result::ok).map(ContainerName::into_choice);
-    let scene = look_around::read(&session.node(), only.as_ref(), &mut progress);
+    let scene = observe::read(&session.node(), only.as_ref(), &mut progress);
     drop(waiting);
     judge(scene, None, args, to, world, shell, began)
 }
@@ -250,7 +250,7 @@ fn writes_unicode(world: &World) -> bool {
 fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
     let path = container::resolve(name, world)?;
     let same = |netns: &str| {
-        let identity = crate::net::presence::identity;
+        let identity = presence::identity;
         netns == path.netns_text()
             || identity(netns).is_some_and(|id| identity(&path.netns_text()) == Some(id))
     };

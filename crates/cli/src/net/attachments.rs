@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cni_runtime::{Cache, CachedAttachment, Inventory, Runtime};
+use cni_runtime::{Cache, CachedAttachment, Inventory, Presence, Runtime};
+use doctor::runtime_names::RuntimeNames;
+use doctor::{dockers, presence};
 use kernel::netns::NetnsId;
 use serde::Serialize;
 use state::Roots;
 
 use super::container::Kind;
-use super::dockers;
 use super::ports::PortMapping;
-use super::presence::{self, Presence};
-use super::runtime_names::RuntimeNames;
 use super::session::Session;
 use crate::failure::Failure;
 

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use cni::{ContainerId, owner};
+use doctor::{Choice, presence};
 
-use super::node::Choice;
-use super::presence;
 use crate::failure::Failure;
 use crate::world::World;
 

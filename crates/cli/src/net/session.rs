@@ -8,19 +8,19 @@ use cni::Command;
 use cni::nearest::nearest;
 use cni_invoke::PLUGIN_DIRS;
 use cni_runtime::{Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Runtime, TraceContext};
+use doctor::node::{self, Node, file_of};
 use plugins::Builtins;
 use plugins::own_folder::{self, OwnPlugins};
 use state::Roots;
 
 use super::default;
-use super::node::{self, Node, file_of};
 use crate::args::Common;
 use crate::failure::Failure;
 use crate::shell::Shell;
 use crate::world::World;
 use crate::{VERSION, plugin_process};
 
-pub(crate) use super::node::Network;
+pub(crate) use doctor::node::Network;
 
 /// The default folder of network configurations.
 pub(crate) const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";

@@ -13,7 +13,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// Runs a program without input, and returns what it printed. After the timeout it is killed, and
 /// the error is [`ErrorKind::TimedOut`].
-pub(crate) fn output(command: &mut Command, timeout: Duration) -> io::Result<Output> {
+pub fn output(command: &mut Command, timeout: Duration) -> io::Result<Output> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stdout = child.stdout.take().map(read);

@@ -25,8 +25,8 @@ use kernel::refusals::RefusalListener;
 use rustix::net::sockopt;
 use scene::{Container, Scene, Transport};
 
-use crate::net::resolv::{self, ResolvConf};
-use crate::net::{dns, scene as observe};
+use crate::resolv::{self, ResolvConf};
+use crate::{dns, observe};
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,7 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 32;
 
 /// Sends all questions, those of different namespaces at the same time.
-pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
+#[must_use]
+pub fn ask(scene: &Scene, questions: &[Question]) -> Answers {
     let mut by_sender: BTreeMap<Option<&str>, Vec<&Question>> = BTreeMap::new();
     for question in questions {
         by_sender.entry(question.from.as_deref()).or_default().push(question);
@@ -121,7 +122,7 @@ fn send(asked: &Probe) -> Answer {
 
 /// Finds the address of a host as the programs of the container that is asked for do, by its hosts
 /// file and its servers. Without a container, or if it has no servers, this node's files count.
-pub(crate) fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
+pub fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
     if let Ok(address) = host.parse() {
         return Ok(address);
     }

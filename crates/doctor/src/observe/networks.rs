@@ -19,8 +19,8 @@ use scene::{Network, Overlay, Plugin, Pool};
 use serde::Deserialize;
 
 use super::switches::Switch;
-use crate::net::judgement::{self, Judgement};
-use crate::net::node::{self, Network as ConfiguredNetwork, Node};
+use crate::judgement::{self, Judgement};
+use crate::node::{self, Network as ConfiguredNetwork, Node};
 
 /// The plugin whose pools are folders.
 const POOLED: &str = plugins::ipam::host_local::INFO.name;

@@ -9,54 +9,56 @@ use state::Roots;
 
 /// The node of the calling process, as its runtime and our plugins write of it.
 #[derive(Debug)]
-pub(crate) struct Node<'n> {
+pub struct Node<'n> {
     /// The folders of our own state.
-    pub(crate) roots: &'n Roots,
+    pub roots: &'n Roots,
     /// The cache of results, and where plugins are.
-    pub(crate) runtime: &'n Runtime<'static>,
+    pub runtime: &'n Runtime<'static>,
     /// The folder of network configurations.
-    pub(crate) conf_dir: &'n Path,
+    pub conf_dir: &'n Path,
     /// The network that exists without a file, unless a file has its name.
-    pub(crate) embedded: NetworkList,
+    pub embedded: NetworkList,
     /// Whether the runtime finds our own plugins. Without them none is asked.
-    pub(crate) has_own_plugins: bool,
+    pub has_own_plugins: bool,
     /// How long all plugins of one attachment or network may take.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// The version of the program.
-    pub(crate) version: &'static str,
+    pub version: &'static str,
     /// Adds to the details of an error what a person can do about it.
-    pub(crate) advise: fn(cni::Error) -> cni::Error,
+    pub advise: fn(cni::Error) -> cni::Error,
 }
 
 /// A network and where it was found.
 #[derive(Debug, Clone)]
-pub(crate) struct Network {
+pub struct Network {
     /// Its configuration.
-    pub(crate) list: NetworkList,
+    pub list: NetworkList,
     /// The file; `None` for the embedded network.
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 }
 
 /// The only container to look at, by any name that it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub struct Choice {
     /// The name, as a person wrote it.
-    pub(crate) text: String,
+    pub text: String,
     /// The namespace that it means, if it is a path, a process ID or a name of `ip netns`.
-    pub(crate) netns: PathBuf,
+    pub netns: PathBuf,
     /// The ID that a container in this namespace has if no runtime gave it one.
-    pub(crate) id: ContainerId,
+    pub id: ContainerId,
 }
 
 impl Node<'_> {
     /// Returns the deadline of a call of plugins that begins now.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.timeout)
     }
 }
 
 /// Lists every network that can be used, the embedded one last unless a file has its name.
-pub(crate) fn networks(folder: &ConfigFolder, embedded: NetworkList) -> Vec<Network> {
+#[must_use]
+pub fn networks(folder: &ConfigFolder, embedded: NetworkList) -> Vec<Network> {
     let mut networks: Vec<Network> = folder
         .networks()
         .map(|list| Network { list: list.clone(), file: file_of(folder, &list.name) })
@@ -70,7 +72,8 @@ pub(crate) fn networks(folder: &ConfigFolder, embedded: NetworkList) -> Vec<Netw
 }
 
 /// Returns the file from which a folder has a network.
-pub(crate) fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
     folder.considered().iter().find_map(|considered| match &considered.outcome {
         Outcome::Network(list) if list.name == name => Some(considered.path.clone()),
         _ => None,
@@ -79,7 +82,8 @@ pub(crate) fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
 
 impl Network {
     /// Returns the file's path, or what is shown without one.
-    pub(crate) fn origin(&self) -> String {
+    #[must_use]
+    pub fn origin(&self) -> String {
         match &self.file {
             Some(path) => path.display().to_string(),
             None => "(embedded)".to_owned(),
@@ -87,7 +91,8 @@ impl Network {
     }
 
     /// Returns the plugins' types in order.
-    pub(crate) fn chain(&self) -> Vec<String> {
+    #[must_use]
+    pub fn chain(&self) -> Vec<String> {
         self.list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect()
     }
 }

@@ -18,7 +18,7 @@ mod namespace;
 mod networks;
 mod processes;
 mod queues;
-pub(crate) mod services;
+pub mod services;
 mod switches;
 mod wanted_items;
 
@@ -36,8 +36,8 @@ use kernel::remedy;
 use kernel::sysctl::Sysctl;
 use scene::{Hole, Part, Scene};
 
-use super::node::{Choice, Node};
-use super::runtime_names::RuntimeNames;
+use crate::node::{Choice, Node};
+use crate::runtime_names::RuntimeNames;
 use containers::Subject;
 use legacy::LegacyReader;
 use namespace::{ObservedNamespace, with_causes};
@@ -52,11 +52,7 @@ const NOTICES: usize = 8;
 /// Reads the node. With `only`, only the namespace of that container and a few on the same networks
 /// are read, and only its plugins are asked; a name that means nothing changes nothing. `progress`
 /// gets the name of each step as it begins.
-pub(crate) fn read(
-    node: &Node<'_>,
-    only: Option<&Choice>,
-    progress: &mut dyn FnMut(&str),
-) -> Scene {
+pub fn read(node: &Node<'_>, only: Option<&Choice>, progress: &mut dyn FnMut(&str)) -> Scene {
     let mut picture = Picture::begin(node.version);
     let legacy = LegacyReader::default();
     progress("reading the node's network namespace");
@@ -119,7 +115,7 @@ pub(crate) fn read(
 
 /// Returns the text of the hosts file that the first process of a namespace sees; empty if there is
 /// none.
-pub(super) fn hosts_of(netns: &Netns) -> String {
+pub(crate) fn hosts_of(netns: &Netns) -> String {
     let first = Processes::read().first_of_each();
     first.get(&netns.id().ino).map(|pid| names::hosts(*pid)).unwrap_or_default()
 }

@@ -18,10 +18,10 @@ use serde::Deserialize;
 use state::Roots;
 
 use super::wanted_items;
-use crate::net::dockers::{self, Endpoint};
-use crate::net::node::{Choice, Node};
-use crate::net::presence;
-use crate::net::runtime_names::RuntimeNames;
+use crate::dockers::{self, Endpoint};
+use crate::node::{Choice, Node};
+use crate::presence;
+use crate::runtime_names::RuntimeNames;
 
 /// A container, and what is known of its attachments.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use scene::Folder;
 
-use crate::net::node::Node;
+use crate::node::Node;
 
 /// Reads the folders of our runtime and of our plugins. Those of address pools are read with the
 /// pools.

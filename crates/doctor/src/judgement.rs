@@ -8,24 +8,25 @@ use kernel::remedy;
 use plugins::inquiry::Inquiry;
 use plugins::{judge, own_folder};
 
-use super::node::Network;
-use super::trust;
+use crate::node::Network;
+use crate::trust;
 
 /// Whether ADD would succeed.
 #[derive(Debug)]
-pub(crate) struct Judgement {
+pub struct Judgement {
     /// Why it would not.
-    pub(crate) failure: Option<cni::Error>,
+    pub failure: Option<cni::Error>,
     /// There is a failure, but perhaps only because this caller lacks rights.
-    pub(crate) unknown: bool,
+    pub unknown: bool,
     /// The plugins that could not be asked, each with the reason.
-    pub(crate) unasked: Vec<String>,
+    pub unasked: Vec<String>,
 }
 
 /// Asks every plugin of a network, unless plugins cannot be called at all: `refused` says why.
 /// Distinguishes a missing plugin from one that is not ready. A refusal to an unprivileged caller
 /// says nothing about the network.
-pub(crate) fn of(
+#[must_use]
+pub fn of(
     runtime: &Runtime<'static>,
     list: &NetworkList,
     refused: Option<&cni::Error>,
@@ -61,11 +62,8 @@ fn ask(
 
 /// Lists what does not stop ADD: other networks that cannot be used beside this one, and plugins
 /// that users other than root can change.
-pub(crate) fn warnings(
-    runtime: &Runtime<'static>,
-    list: &NetworkList,
-    all: &[Network],
-) -> Vec<String> {
+#[must_use]
+pub fn warnings(runtime: &Runtime<'static>, list: &NetworkList, all: &[Network]) -> Vec<String> {
     let excluded = all.iter().filter_map(|other| judge::exclude_each_other(list, &other.list));
     let mut warnings: Vec<String> = excluded.map(|clash| clash.text).collect();
     warnings.extend(trust::warnings(list, runtime));
