@@ -52,6 +52,15 @@ const NOTICES: usize = 8;
 /// Reads the node. With `only`, only the namespace of that container and a few on the same networks
 /// are read, and only its plugins are asked; a name that means nothing changes nothing. `progress`
 /// gets the name of each step as it begins.
+///
+/// It asks plugins, which change nothing: STATUS and VERSION of each network's, and those of each
+/// attachment what differs from what ADD made.
+///
+/// **Namespace**: that of the node. Threads of our own enter the containers'.
+///
+/// **Privileges**: root with `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`. Without them the scene has more
+/// holes: there is no error.
+#[must_use]
 pub fn read(node: &Node<'_>, only: Option<&Choice>, progress: &mut dyn FnMut(&str)) -> Scene {
     let mut picture = Picture::begin(node.version);
     let legacy = LegacyReader::default();

@@ -2,8 +2,8 @@
 //!
 //! Each probe has a socket of our own in the sender's namespace: we touch no flow of other
 //! programs, and mark none of their packets. A TCP probe connects and resets, and sends no byte. No
-//! wait is longer than [`TIMEOUT`]. A probe that is not answered is sent once more, and followed
-//! ([`follow`]).
+//! wait is longer than two seconds. A probe that is not answered is sent once more, and followed
+//! (`follow`).
 
 mod follow;
 mod local_ports;
@@ -34,7 +34,18 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How many namespaces send at the same time.
 const AT_ONCE: usize = 32;
 
-/// Sends all questions, those of different namespaces at the same time.
+/// Sends all questions, those of different namespaces at the same time. What they send: echo
+/// requests, TCP connections, questions to name servers, and ARP and neighbour requests.
+///
+/// **Namespace**: that of the node. A thread of our own enters each container's.
+///
+/// **Privileges**: `CAP_SYS_ADMIN` to enter, `CAP_NET_RAW` for hardware addresses, and
+/// `CAP_NET_ADMIN` to follow a probe. A probe that cannot be sent is [`Answer::NotAsked`] with the
+/// reason; one that cannot be followed says less.
+///
+/// **Idempotence**: nothing is left. While probes are followed, there are a table of nftables in
+/// each namespace that they pass, and a tracing instance; if the process is killed, the kernel
+/// removes the tables, and the next call the instance.
 #[must_use]
 pub fn ask(scene: &Scene, questions: &[Question]) -> Answers {
     let mut by_sender: BTreeMap<Option<&str>, Vec<&Question>> = BTreeMap::new();
@@ -120,8 +131,12 @@ fn send(asked: &Probe) -> Answer {
     }
 }
 
-/// Finds the address of a host as the programs of the container that is asked for do, by its hosts
-/// file and its servers. Without a container, or if it has no servers, this node's files count.
+/// Finds the address of a host as the programs of a container do, by its hosts file and its servers,
+/// which are asked from its namespace. Without a container, or if it has no servers, this node's
+/// files count.
+///
+/// # Errors
+/// Why no address is known, in words.
 pub fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
     if let Ok(address) = host.parse() {
         return Ok(address);

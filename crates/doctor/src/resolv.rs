@@ -44,6 +44,9 @@ pub struct Resolution {
 }
 
 /// Resolves a name with the files of this process, from the calling thread's namespace.
+///
+/// # Errors
+/// No server knows it, or none answers; each is asked for both IP versions, and gets two seconds.
 pub fn resolve(host: &str) -> Result<Resolution, String> {
     let hosts = read(Path::new("/etc/hosts"));
     resolve_with(host, &hosts, &ResolvConf::parse(&read(Path::new("/etc/resolv.conf"))))
