@@ -62,7 +62,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 29] = [
+const LAYERS: [(&str, u8); 30] = [
     ("netwright-net", 0),
     ("netwright-cni", 0),
     ("netwright-scene", 0),
@@ -86,6 +86,7 @@ const LAYERS: [(&str, u8); 29] = [
     ("netwright-cni-runtime", 5),
     ("netwright-plugins", 6),
     ("netwright-conformance", 7),
+    ("netwright-doctor", 7),
     ("netwright", 8),
     ("netwright-daemon", 8),
     ("netwright-testkit", 9),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use cni::{AddResult, AttachmentKey, Error, GoneNetns, NetworkList, code};
 use kernel::living::{Census, Life, NetnsNote, Sign};
@@ -10,7 +11,7 @@ use state::{DamagedFile, Index, Record, Roots};
 
 use crate::cache::{CacheError, CachedAttachment, SkippedFile};
 use crate::runtime::PluginChoice;
-use crate::{Attachment, DelError, Runtime};
+use crate::{Attachment, DelError, Repairs, Runtime};
 
 /// What is known of a container's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -154,6 +155,36 @@ impl Runtime<'_> {
             let there = noted.any(|noted| Census::life_at_path(&noted) == Life::Living);
             if there { Presence::Alive } else { Presence::Unknown }
         })
+    }
+
+    /// Asks the plugins of an attachment what differs from what ADD made, with the configuration
+    /// with which it was attached, and changes nothing ([`Runtime::survey_list`]).
+    ///
+    /// # Errors
+    /// As [`Runtime::survey_list`]; its file in the cache is damaged, or is not there
+    /// ([`KnownAttachment::apart`]).
+    pub fn survey(
+        &self,
+        known: &KnownAttachment,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, Error> {
+        let (list, attachment) = known.subject()?;
+        let surveyed = self.for_records(&known.records).survey_list(&list, attachment, deadline);
+        surveyed.map_err(|error| error.to_cni())
+    }
+
+    /// Makes them restore it, as far as they can ([`Runtime::repair_list`]).
+    ///
+    /// # Errors
+    /// As [`Runtime::survey`].
+    pub fn repair(
+        &self,
+        known: &KnownAttachment,
+        deadline: Option<Instant>,
+    ) -> Result<Repairs, Error> {
+        let (list, attachment) = known.subject()?;
+        let repaired = self.for_records(&known.records).repair_list(&list, attachment, deadline);
+        repaired.map_err(|error| error.to_cni())
     }
 
     fn read_all(
@@ -567,6 +598,19 @@ impl KnownAttachment {
             (None, Some(file)) => Some(told(&file.path, &file.reason)),
             (None, None) => None,
         }
+    }
+
+    /// Returns the configuration with which it was attached, and the runtime's description.
+    ///
+    /// # Errors
+    /// [`KnownAttachment::damage`], and that the runtime's file is not here.
+    fn subject(&self) -> Result<(NetworkList, &Attachment), Error> {
+        if let Some(damage) = self.damage() {
+            return Err(damage);
+        }
+        let missing = || Error::new(code::UNKNOWN_CONTAINER, "its file is not in the cache");
+        let cached = self.cached.as_ref().ok_or_else(missing)?;
+        Ok((cached.list()?, &cached.attachment))
     }
 
     /// Returns the runtime's file of the attachment, whole or damaged.

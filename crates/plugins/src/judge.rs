@@ -11,7 +11,7 @@
 use cni::config::IpamHead;
 use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
 use cni_invoke::Exec;
-use cni_plugin::{Call, Context, Inner, Plugin, Role, examine};
+use cni_plugin::{Call, Context, HostRouting, Inner, Plugin, Role, examine};
 use ipnet::IpNet;
 use node_api::policy::OWN_IFNAME;
 use serde::Deserialize;
@@ -64,6 +64,22 @@ pub fn delegate(plugin: &PluginConfig) -> Option<String> {
     let head = plugin.object.get_ignore_case(key).map(cni::json::from_raw::<IpamHead>);
     let named = head.and_then(Result::ok).map(|head| head.plugin_type);
     Some(named.filter(|name| !name.is_empty()).unwrap_or_else(|| default_type.to_owned()))
+}
+
+/// Says whether the host routes what a network's containers send beyond it.
+#[must_use]
+pub fn is_routed(list: &NetworkList) -> bool {
+    list.plugins.iter().any(|plugin| {
+        let is_true = |key: &str| {
+            let raw = plugin.object.get_ignore_case(key);
+            raw.and_then(|raw| cni::json::from_raw(raw).ok()).unwrap_or_default()
+        };
+        match crate::info(&plugin.plugin_type).map(|info| info.routed) {
+            Some(HostRouting::Always) => true,
+            Some(HostRouting::IfSet(keys)) => keys.iter().any(|key| is_true(key)),
+            Some(HostRouting::Never) | None => false,
+        }
+    })
 }
 
 /// Returns what a plugin whose configuration is completed has of it; `None` if it has nothing.
@@ -595,5 +611,19 @@ mod tests {
         assert_eq!(role("multus"), Some(Role::Interface));
         assert_eq!(role("whereabouts"), Some(Role::Addresses));
         assert_eq!(role("theirs"), None);
+    }
+    #[test]
+    fn a_network_is_routed_by_its_gateway() {
+        for (plugin, routed) in [
+            (r#"{"type": "ptp"}"#, true),
+            (r#"{"type": "bridge"}"#, false),
+            (r#"{"type": "bridge", "isGateway": true}"#, true),
+            (r#"{"type": "bridge", "isDefaultGateway": true}"#, true),
+            (r#"{"type": "macvlan", "isGateway": true}"#, false),
+        ] {
+            let list = format!(r#"{{"cniVersion": "1.1.0", "name": "n", "plugins": [{plugin}]}}"#);
+            let list = NetworkList::parse(list.as_bytes()).unwrap();
+            assert_eq!(is_routed(&list), routed, "{plugin}");
+        }
     }
 }

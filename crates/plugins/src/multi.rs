@@ -23,6 +23,7 @@
 mod config;
 pub mod default_route;
 pub(crate) mod members;
+pub mod whole;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, AttachmentKey, Error, NetworkList};

@@ -4,10 +4,13 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use cni::{NetworkList, Version};
+use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::Role;
+use cni_runtime::KnownAttachment;
 use serde_json::json;
 use state::{Record, Roots};
+
+use crate::judge;
 
 /// The address plugin of records that do not say which it was: they are of an older release. Its DEL
 /// changes nothing where it has given no address.
@@ -63,6 +66,19 @@ pub fn reserved_again(records: &[Record], roots: &Roots) -> Vec<PathBuf> {
     let present = |record| crate::ipam::host_local::present(record, roots).unwrap_or_default();
     let files: BTreeSet<PathBuf> = cni::order::gather(records.iter().flat_map(present));
     files.into_iter().collect()
+}
+
+/// Says whether other projects' plugins attached it, before ours took their names: each of ours that
+/// makes an interface records it.
+#[must_use]
+pub fn is_by_others(known: &KnownAttachment) -> bool {
+    let Some(cached) = known.cached.as_ref().filter(|cached| cached.result.is_some()) else {
+        return false;
+    };
+    let is_recorded =
+        |plugin: &PluginConfig| judge::role(&plugin.plugin_type) == Some(Role::Interface);
+    let list = cached.list();
+    known.records.is_empty() && list.is_ok_and(|list| list.plugins.iter().any(is_recorded))
 }
 
 #[cfg(test)]

@@ -5,21 +5,19 @@ mod explain;
 mod text;
 mod watch;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
-use kernel::netns::{Netns, within};
+use doctor::{observe, presence, probe as probes};
 use scene::{Container, Scene};
 
 use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
-use crate::net::resolv::{self, ResolvConf};
+use crate::net::container::{self, ContainerName};
 use crate::net::session::{PluginSource, Session};
-use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
 use explain::Section;
@@ -127,7 +125,10 @@ fn look(
     let began = Instant::now();
     let waiting = shell.waiting("looking at the node");
     let mut progress = |what: &str| waiting.now(what);
-    let scene = look_around::read(session, world, args.container.as_deref(), &mut progress);
+    let name = args.container.as_deref().map(|name| container::resolve(name, world));
+    // What names nothing is refused when the container is looked for.
+    let only = name.and_then(Result::ok).map(ContainerName::into_choice);
+    let scene = observe::read(&session.node(), only.as_ref(), &mut progress);
     drop(waiting);
     judge(scene, None, args, to, world, shell, began)
 }
@@ -152,7 +153,7 @@ fn judge(
     let found = to.map(|(host, port)| {
         let address = match is_silent {
             true => host.parse().map_err(|_| "no probe was sent".to_owned()),
-            false => address(host, container),
+            false => probes::address(host, container),
         };
         address.map(|address| SocketAddr::new(address, *port))
     });
@@ -195,31 +196,6 @@ fn exit_code(diagnosis: &Diagnosis, strict: bool) -> u8 {
     } else {
         0
     }
-}
-
-/// Finds the address of a host as the programs of the container that is asked for do, by its hosts
-/// file and its servers. Without a container, or if it has no servers, this node's files count.
-fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
-    if let Ok(address) = host.parse() {
-        return Ok(address);
-    }
-    let servers = container.and_then(|container| container.nameservers.as_deref());
-    let found = match (container, servers) {
-        (Some(container), Some(servers)) if !servers.is_empty() => {
-            let netns = Netns::open(Path::new(&container.netns)).map_err(|one| one.to_string())?;
-            let conf = ResolvConf {
-                servers: servers.to_vec(),
-                search: container.names.search.clone(),
-                ndots: container.names.ndots,
-                by_tcp: container.names.by_tcp,
-            };
-            let hosts = look_around::hosts_of(&netns);
-            within(&netns, || resolv::resolve_with(host, &hosts, &conf))
-                .map_err(|error| error.to_string())??
-        }
-        _ => resolv::resolve(host)?,
-    };
-    found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
 }
 
 /// Calls a container that has no name but its ID by the name that the user has for it.
@@ -272,9 +248,9 @@ fn writes_unicode(world: &World) -> bool {
 /// Finds the container that a name means: its ID or the beginning of one, its pod, its namespace or
 /// a process in it.
 fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
-    let path = crate::net::container::resolve(name, world)?;
+    let path = container::resolve(name, world)?;
     let same = |netns: &str| {
-        let identity = crate::net::presence::identity;
+        let identity = presence::identity;
         netns == path.netns_text()
             || identity(netns).is_some_and(|id| identity(&path.netns_text()) == Some(id))
     };
@@ -381,7 +357,7 @@ mod tests {
     fn targets_are_read() {
         let (host, port) = probe::target("192.0.2.1:80").unwrap();
         assert_eq!(
-            address(&host, None).map(|own| SocketAddr::new(own, port)),
+            probes::address(&host, None).map(|own| SocketAddr::new(own, port)),
             Ok("192.0.2.1:80".parse().unwrap())
         );
         assert!(probe::target("192.0.2.1").is_err());

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use cni::text::one_line;
 use cni::{AttachmentKey, CallEnv, Command, GcAttachment, NetworkName};
 use cni_invoke::{Builtin as _, Request, Status};
-use cni_runtime::{CachedAttachment, GcError, GcFailure, GcReport, Inventory, Removal, Runtime};
+use cni_runtime::{
+    CachedAttachment, GcError, GcFailure, GcReport, Inventory, Presence, Removal, Runtime,
+};
 use plugins::Builtins;
 use plugins::marks::{self, Marks};
 use plugins::own_folder;
@@ -23,7 +25,6 @@ use crate::args::{Common, Gc};
 use crate::failure::Failure;
 use crate::net::attachments::{self, KnownAttachment};
 use crate::net::container;
-use crate::net::presence::Presence;
 use crate::net::session::{PluginSource, Session};
 use crate::shell::{Report, Shell};
 use crate::world::World;

@@ -68,7 +68,7 @@ pub(crate) fn main(args: &Inspect, common: &Common, world: &World, shell: &mut S
     for notice in &known.notices {
         shell.warn(notice);
     }
-    known.known = attachments::with_parts(&session, known.known).known;
+    known.known = attachments::with_parts(&session.roots, known.known).known;
     let Some(subject) = args.subject.as_deref() else {
         let network = Network { list: default::list(), file: None };
         shell.print(&network_view(&network, &known.known, &session.roots)?);

@@ -12,6 +12,7 @@ use cni::excerpt::{Place, excerpt};
 use cni::text::one_line;
 use cni::{NetworkList, NetworkName, Version, code};
 use cni_runtime::{ConfigFolder, Kind, Outcome as FileOutcome, Refusal, load_file};
+use doctor::trust;
 use plugins::judge;
 use serde::Serialize;
 
@@ -20,7 +21,6 @@ use crate::args::{Common, Lint};
 use crate::failure::{EXIT_PERMANENT, Failure};
 use crate::net::runtimes::{self, Runtimes};
 use crate::net::session::{PluginSource, Session, load_failure};
-use crate::net::trust;
 use crate::shell::{Report, Shell};
 use crate::world::World;
 

@@ -61,7 +61,7 @@ pub(crate) fn main(args: &List, common: &Common, world: &World, shell: &mut Shel
         )
         .hint("`netwright list` alone shows every attachment"));
     }
-    let shown = attachments::with_parts(&session, known);
+    let shown = attachments::with_parts(&session.roots, known);
     // Each of several networks of one attachment has its own row.
     let rows = shown.known.iter().filter(|known| !shown.wholes.contains(&known.key));
     let rows = rows.map(|known| Row::of(known, &session.roots));

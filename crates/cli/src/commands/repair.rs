@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use cni::text::one_line;
 use cni_plugin::codes;
 use cni_runtime::{Inventory, KnownAttachment, PluginFailure, Presence, Repairs};
+use plugins::recorded;
 use plugins::shared::shared_object;
 use serde::Serialize;
 use state::Index;
@@ -16,7 +17,6 @@ use crate::failure::{Failure, is_around, look_around};
 use crate::net::attachments;
 use crate::net::container;
 use crate::net::session::{PluginSource, Session};
-use crate::net::survey;
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
@@ -131,7 +131,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
     if let Some(name) = &args.container {
         known = attachments::of_container(known, &container::resolve(name, world)?, &session.roots);
     }
-    known = attachments::wholes(&session, known, args.network.as_deref());
+    known = attachments::wholes(&session.roots, known, args.network.as_deref());
     known.retain(|known| known.presence != Presence::Gone);
     if known.is_empty() && (args.container.is_some() || args.network.is_some()) {
         let container = args.container.iter().map(|name| format!("of {name:?}"));
@@ -150,8 +150,8 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
         let place = format!("{} of {}", number + 1, known.len());
         let waiting = shell.waiting(format!("checking {}, {place}", one.key));
         let repaired = match args.dry_run {
-            true => survey::look(one, &session),
-            false => survey::repair(one, &session),
+            true => session.runtime.survey(one, session.deadline()),
+            false => session.runtime.repair(one, session.deadline()),
         };
         drop(waiting);
         report.add(one, repaired);
@@ -214,7 +214,7 @@ impl RepairReport {
             ifname: key.ifname.to_string(),
             put_back,
             left,
-            by_others: survey::is_by_others(known),
+            by_others: recorded::is_by_others(known),
         });
     }
 }

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use agent::units;
 use cni::code;
+use doctor::observe::services;
 use serde::Serialize;
 use state::Lock;
 
@@ -46,7 +47,6 @@ use crate::args::{Common, Setup};
 use crate::daemon_process::DAEMON;
 use crate::failure::{EXIT_LATER, EXIT_PERMANENT, Failure};
 use crate::net::runtimes::Runtimes;
-use crate::net::scene::services;
 use crate::net::session::{PluginSource, Session};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;

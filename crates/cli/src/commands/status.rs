@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use agent::installed::{self, DPKG, Disturbance, InstallRecord};
 use cni::code;
 use cni::text::one_line;
+use doctor::judgement::{self, Judgement};
 use kernel::remedy;
 use serde::Serialize;
 use state::Index;
@@ -13,7 +14,6 @@ use state::Index;
 use super::Outcome;
 use crate::args::{Common, Status};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure, look_around};
-use crate::net::judgement::{self, Judgement};
 use crate::net::runtimes::Runtimes;
 use crate::net::session::{Network, PluginSource, Session};
 use crate::net::{default, forwarding};
@@ -151,7 +151,9 @@ fn state(
     refused: Option<&cni::Error>,
     all: &[Network],
 ) -> State {
-    let Judgement { failure, unknown, unasked } = judgement::of(session, &network.list, refused);
+    let Judgement { failure, unknown, unasked } =
+        judgement::of(&session.runtime, &network.list, refused, session.deadline());
+    let failure = failure.map(|error| advised(error, unknown));
     let cache = session.runtime.cache().results_dir();
     let failure = failure.or_else(|| {
         let why = state::obstacle(cache)?;
@@ -159,7 +161,7 @@ fn state(
         Some(cni::Error::new(code::PLUGIN_NOT_AVAILABLE, text))
     });
     let mut warnings = forwarding::warnings(&network.list, None, &Index::new(&session.roots));
-    warnings.extend(judgement::warnings(session, &network.list, all));
+    warnings.extend(judgement::warnings(&session.runtime, &network.list, all));
     warnings.extend(default::lacks_ipv6(network));
     if let Some(file) = &network.file {
         warnings.extend(runtimes.too_old_for(&network.list, file));
@@ -179,6 +181,18 @@ fn state(
         warnings,
         origin: network.origin(),
         exit: exit.unwrap_or_default(),
+    }
+}
+
+/// Adds what to do, if it is not known whether the network is ready: root gets more details.
+fn advised(error: cni::Error, unknown: bool) -> cni::Error {
+    if !unknown {
+        return Failure::from(error).into_cni();
+    }
+    let error = Failure::from(error).to_cni();
+    match remedy::is_root() || error.details.contains(remedy::BE_ROOT) {
+        true => error,
+        false => error.with_details(remedy::BE_ROOT),
     }
 }
 

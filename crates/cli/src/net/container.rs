@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use cni::{ContainerId, owner};
+use doctor::{Choice, presence};
 
-use super::presence;
 use crate::failure::Failure;
 use crate::world::World;
 
@@ -63,6 +63,11 @@ impl ContainerName {
     /// Returns the namespace's path as runtimes write it.
     pub(crate) fn netns_text(&self) -> String {
         self.netns.to_string_lossy().into_owned()
+    }
+
+    /// Returns what `doctor` looks for.
+    pub(crate) fn into_choice(self) -> Choice {
+        Choice { id: self.derived_id(), text: self.text, netns: self.netns }
     }
 
     /// Returns the container ID that cnitool gives a namespace, so that both tools mean the same

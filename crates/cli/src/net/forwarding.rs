@@ -5,9 +5,9 @@
 //! configuration, not the list. So the command line warns.
 
 use cni::{AddResult, NetworkList};
-use cni_plugin::HostRouting;
 use firewall::forward::{self, Sender};
 use ipnet::IpNet;
+use plugins::judge;
 use state::Index;
 
 use crate::shell::Shell;
@@ -26,7 +26,7 @@ pub(crate) fn warnings(
     result: Option<&AddResult>,
     index: &Index,
 ) -> Vec<String> {
-    if !is_routed(list) || list.plugins.iter().any(|plugin| plugin.plugin_type == OPENER) {
+    if !judge::is_routed(list) || list.plugins.iter().any(|plugin| plugin.plugin_type == OPENER) {
         return Vec::new();
     }
     // Best effort: ADD has succeeded without this check.
@@ -70,21 +70,6 @@ fn sender(result: &AddResult) -> Sender<'_> {
     }
 }
 
-/// Says whether the host routes what a network's containers send beyond it.
-pub(crate) fn is_routed(list: &NetworkList) -> bool {
-    list.plugins.iter().any(|plugin| {
-        let is_true = |key: &str| {
-            let raw = plugin.object.get_ignore_case(key);
-            raw.and_then(|raw| cni::json::from_raw(raw).ok()).unwrap_or_default()
-        };
-        match plugins::info(&plugin.plugin_type).map(|info| info.routed) {
-            Some(HostRouting::Always) => true,
-            Some(HostRouting::IfSet(keys)) => keys.iter().any(|key| is_true(key)),
-            Some(HostRouting::Never) | None => false,
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,21 +85,6 @@ mod tests {
             let list = format!(r#"{{"cniVersion": "1.1.0", "name": "n", "plugins": [{plugin}]}}"#);
             let list = NetworkList::parse(list.as_bytes()).unwrap();
             assert_eq!(bridges(&list), named, "{plugin}");
-        }
-    }
-
-    #[test]
-    fn a_network_is_routed_by_its_gateway() {
-        for (plugin, routed) in [
-            (r#"{"type": "ptp"}"#, true),
-            (r#"{"type": "bridge"}"#, false),
-            (r#"{"type": "bridge", "isGateway": true}"#, true),
-            (r#"{"type": "bridge", "isDefaultGateway": true}"#, true),
-            (r#"{"type": "macvlan", "isGateway": true}"#, false),
-        ] {
-            let list = format!(r#"{{"cniVersion": "1.1.0", "name": "n", "plugins": [{plugin}]}}"#);
-            let list = NetworkList::parse(list.as_bytes()).unwrap();
-            assert_eq!(is_routed(&list), routed, "{plugin}");
         }
     }
 }

@@ -17,9 +17,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use cni::{NetworkList, Version};
+use doctor::programs;
 use serde::Serialize;
 
-use super::programs;
 use crate::world::World;
 use files::{Machine, SearchPaths};
 

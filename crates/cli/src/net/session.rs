@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cni::Command;
 use cni::nearest::nearest;
-use cni::{Command, NetworkList};
 use cni_invoke::PLUGIN_DIRS;
-use cni_runtime::{
-    Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Outcome, Runtime, TraceContext,
-};
+use cni_runtime::{Cache, ConfigFolder, DEFAULT_CACHE_DIR, LoadError, Runtime, TraceContext};
+use doctor::node::{self, Node, file_of};
 use plugins::Builtins;
 use plugins::own_folder::{self, OwnPlugins};
 use state::Roots;
@@ -20,6 +19,8 @@ use crate::failure::Failure;
 use crate::shell::Shell;
 use crate::world::World;
 use crate::{VERSION, plugin_process};
+
+pub(crate) use doctor::node::Network;
 
 /// The default folder of network configurations.
 pub(crate) const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
@@ -36,14 +37,6 @@ pub(crate) struct Session {
     pub(crate) conf_dir: PathBuf,
     timeout: Duration,
     _own_plugins: Option<OwnPlugins>,
-}
-
-/// A network and where it was found.
-#[derive(Debug, Clone)]
-pub(crate) struct Network {
-    pub(crate) list: NetworkList,
-    /// The file; `None` for the embedded network.
-    pub(crate) file: Option<PathBuf>,
 }
 
 /// Which plugins are used.
@@ -121,11 +114,6 @@ impl Session {
         })
     }
 
-    /// Says whether plugins of this executable can be called.
-    pub(crate) fn has_own_plugins(&self) -> bool {
-        self._own_plugins.is_some()
-    }
-
     /// Returns the deadline of an operation that starts now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.timeout)
@@ -163,39 +151,22 @@ impl Session {
 
     /// Lists every network that can be used, the embedded one last unless a file has its name.
     pub(crate) fn networks(&self, folder: &ConfigFolder) -> Vec<Network> {
-        let mut networks: Vec<Network> = folder
-            .networks()
-            .map(|list| Network { list: list.clone(), file: file_of(folder, &list.name) })
-            .collect();
-        let broken =
-            folder.refusals().any(|refusal| refusal.network.as_deref() == Some(default::NAME));
-        if !broken && !networks.iter().any(|network| network.list.name == default::NAME) {
-            networks.push(Network { list: default::list(), file: None });
-        }
-        networks
+        node::networks(folder, default::list())
     }
-}
 
-impl Network {
-    /// Returns the file's path, or what is shown without one.
-    pub(crate) fn origin(&self) -> String {
-        match &self.file {
-            Some(path) => path.display().to_string(),
-            None => "(embedded)".to_owned(),
+    /// Returns the node, to look at it.
+    pub(crate) fn node(&self) -> Node<'_> {
+        Node {
+            roots: &self.roots,
+            runtime: &self.runtime,
+            conf_dir: &self.conf_dir,
+            embedded: default::list(),
+            has_own_plugins: self._own_plugins.is_some(),
+            timeout: self.timeout,
+            version: VERSION,
+            advise: |error| Failure::from(error).to_cni(),
         }
     }
-
-    /// Returns the plugins' types in order.
-    pub(crate) fn chain(&self) -> Vec<String> {
-        self.list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect()
-    }
-}
-
-fn file_of(folder: &ConfigFolder, name: &str) -> Option<PathBuf> {
-    folder.considered().iter().find_map(|considered| match &considered.outcome {
-        Outcome::Network(list) if list.name == name => Some(considered.path.clone()),
-        _ => None,
-    })
 }
 
 /// Explains why a folder gave no network; shows a broken file with the place of its error.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cni::{AttachmentKey, code};
-use cni_runtime::Inventory;
+use cni_runtime::{Inventory, Presence};
 use state::Roots;
 
 use super::EXECUTABLE;
@@ -11,7 +11,6 @@ use super::removal::RemovalReport;
 use crate::commands::gc;
 use crate::failure::Failure;
 use crate::net::attachments::{self, KnownAttachment};
-use crate::net::presence::Presence;
 use crate::net::session::Session;
 
 /// How many attachments an error lists.

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use doctor::resolv;
 use kernel::netns::{Netns, within};
 use serde::Serialize;
 
 use super::Gateway;
-use crate::net::resolv;
 
 /// How long a connection to the outside may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -8,8 +8,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use cni::{AddResult, Dns};
-
-use crate::net::resolv::{ResolvConf, read};
+use doctor::resolv::{ResolvConf, read};
 
 /// The file that programs read.
 pub(super) const FILE: &str = "/etc/resolv.conf";

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use cni::code;
+use doctor::programs;
 
 use crate::failure::Failure;
-use crate::net::programs;
 
 /// How long it may take: an attachment, and a name server that does not answer.
 const TIMEOUT: Duration = Duration::from_secs(120);

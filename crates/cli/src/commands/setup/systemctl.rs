@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use cni::code;
 use cni::text::one_line;
+use doctor::programs;
 
 use super::record::UnitState;
 use crate::failure::Failure;
-use crate::net::programs;
 
 /// Exists where systemd is the first process (`man 3 sd_booted`).
 const BOOTED: &str = "/run/systemd/system";

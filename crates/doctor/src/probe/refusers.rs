@@ -6,7 +6,7 @@ use diagnose::{Answer, Probe, Question};
 use kernel::refusals::Refusal;
 use scene::Scene;
 
-use crate::net::dns;
+use crate::dns;
 
 /// Tells who has refused probes of a namespace. What another machine than the other end refuses, the
 /// other end has not.

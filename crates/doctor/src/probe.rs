@@ -2,8 +2,8 @@
 //!
 //! Each probe has a socket of our own in the sender's namespace: we touch no flow of other
 //! programs, and mark none of their packets. A TCP probe connects and resets, and sends no byte. No
-//! wait is longer than [`TIMEOUT`]. A probe that is not answered is sent once more, and followed
-//! ([`follow`]).
+//! wait is longer than two seconds. A probe that is not answered is sent once more, and followed
+//! (`follow`).
 
 mod follow;
 mod local_ports;
@@ -23,9 +23,10 @@ use kernel::echo;
 use kernel::netns::{Netns, within};
 use kernel::refusals::RefusalListener;
 use rustix::net::sockopt;
-use scene::{Scene, Transport};
+use scene::{Container, Scene, Transport};
 
-use crate::net::dns;
+use crate::resolv::{self, ResolvConf};
+use crate::{dns, observe};
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,8 +34,20 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How many namespaces send at the same time.
 const AT_ONCE: usize = 32;
 
-/// Sends all questions, those of different namespaces at the same time.
-pub(crate) fn ask(scene: &Scene, questions: &[Question]) -> Answers {
+/// Sends all questions, those of different namespaces at the same time. What they send: echo
+/// requests, TCP connections, questions to name servers, and ARP and neighbour requests.
+///
+/// **Namespace**: that of the node. A thread of our own enters each container's.
+///
+/// **Privileges**: `CAP_SYS_ADMIN` to enter, `CAP_NET_RAW` for hardware addresses, and
+/// `CAP_NET_ADMIN` to follow a probe. A probe that cannot be sent is [`Answer::NotAsked`] with the
+/// reason; one that cannot be followed says less.
+///
+/// **Idempotence**: nothing is left. While probes are followed, there are a table of nftables in
+/// each namespace that they pass, and a tracing instance; if the process is killed, the kernel
+/// removes the tables, and the next call the instance.
+#[must_use]
+pub fn ask(scene: &Scene, questions: &[Question]) -> Answers {
     let mut by_sender: BTreeMap<Option<&str>, Vec<&Question>> = BTreeMap::new();
     for question in questions {
         by_sender.entry(question.from.as_deref()).or_default().push(question);
@@ -116,6 +129,35 @@ fn send(asked: &Probe) -> Answer {
         Probe::WhoHas { address, link } => who_has::ask(*address, link),
         _ => Answer::NotAsked { reason: "this program does not know how".to_owned() },
     }
+}
+
+/// Finds the address of a host as the programs of a container do, by its hosts file and its servers,
+/// which are asked from its namespace. Without a container, or if it has no servers, this node's
+/// files count.
+///
+/// # Errors
+/// Why no address is known, in words.
+pub fn address(host: &str, container: Option<&Container>) -> Result<IpAddr, String> {
+    if let Ok(address) = host.parse() {
+        return Ok(address);
+    }
+    let servers = container.and_then(|container| container.nameservers.as_deref());
+    let found = match (container, servers) {
+        (Some(container), Some(servers)) if !servers.is_empty() => {
+            let netns = Netns::open(Path::new(&container.netns)).map_err(|one| one.to_string())?;
+            let conf = ResolvConf {
+                servers: servers.to_vec(),
+                search: container.names.search.clone(),
+                ndots: container.names.ndots,
+                by_tcp: container.names.by_tcp,
+            };
+            let hosts = observe::hosts_of(&netns);
+            within(&netns, || resolv::resolve_with(host, &hosts, &conf))
+                .map_err(|error| error.to_string())??
+        }
+        _ => resolv::resolve(host)?,
+    };
+    found.addresses.first().copied().ok_or_else(|| "it has no address".to_owned())
 }
 
 fn micros(took: Duration) -> u64 {

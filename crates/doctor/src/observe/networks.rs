@@ -13,15 +13,14 @@ use cni_runtime::{ConfigFolder, Outcome};
 use ipam::{RangeSets, Store};
 use ipnet::IpNet;
 use plugins::flannel::NodePart;
-use plugins::own_folder;
 use plugins::shared::mtu::RawMtu;
+use plugins::{judge, own_folder};
 use scene::{Network, Overlay, Plugin, Pool};
 use serde::Deserialize;
 
 use super::switches::Switch;
-use crate::net::judgement::{self, Judgement};
-use crate::net::session::{Network as ConfiguredNetwork, Session};
-use crate::net::{default, forwarding};
+use crate::judgement::{self, Judgement};
+use crate::node::{self, Network as ConfiguredNetwork, Node};
 
 /// The plugin whose pools are folders.
 const POOLED: &str = plugins::ipam::host_local::INFO.name;
@@ -45,16 +44,15 @@ pub(super) struct ObservedNetworks {
 
 /// Reads them. The embedded network counts only if it is used. With `asks`, asks the plugins too.
 pub(super) fn read(
-    session: &Session,
+    node: &Node<'_>,
     folder: &ConfigFolder,
     used: &BTreeSet<String>,
     asks: bool,
     progress: &mut dyn FnMut(&str),
 ) -> ObservedNetworks {
-    let mut all = session.networks(folder);
-    all.retain(|network| {
-        network.file.is_some() || network.list.name != default::NAME || used.contains(default::NAME)
-    });
+    let mut all = node::networks(folder, node.embedded.clone());
+    let is_used = used.contains(&node.embedded.name);
+    all.retain(|network| network.file.is_some() || is_used);
     let mut found = ObservedNetworks {
         broken: folder
             .refusals()
@@ -70,8 +68,11 @@ pub(super) fn read(
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
         if asks {
             let Judgement { failure, unknown, unasked: _ } =
-                judgement::of(session, &configured.list, None);
-            let refusal = failure.map(|error| cni::text::one_line(&error));
+                judgement::of(node.runtime, &configured.list, None, node.deadline());
+            let refusal = failure.map(|error| match unknown {
+                true => cni::text::one_line((node.advise)(error)),
+                false => cni::text::one_line(&error),
+            });
             match refusal {
                 Some(refusal) if unknown || super::is_refused(&refusal) => {
                     found.unasked.push(refusal);
@@ -80,15 +81,15 @@ pub(super) fn read(
             }
             // What two networks have in common is said of the second.
             let before = all.get(..place).unwrap_or_default();
-            network.warnings = judgement::warnings(session, &configured.list, before);
+            network.warnings = judgement::warnings(node.runtime, &configured.list, before);
         }
         network.warnings.extend(shadowed(folder, &configured.list.name));
         types.extend(configured.list.plugins.iter().flat_map(types_of));
         found.networks.push(network);
-        pools(session, configured, &mut found);
+        pools(node, configured, &mut found);
     }
     if asks {
-        found.plugins = types.into_iter().map(|name| plugin(session, name)).collect();
+        found.plugins = types.into_iter().map(|name| plugin(node, name)).collect();
     }
     found
 }
@@ -188,7 +189,7 @@ fn describe(list: &NetworkList) -> Network {
         network.subnets.extend(subnet.map(|net| net.trunc()));
         network.gateways.extend(address.gateway.parse::<IpAddr>().ok());
     }
-    network.outbound = (forwarding::is_routed(list) || keys.ip_masq)
+    network.outbound = (judge::is_routed(list) || keys.ip_masq)
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
     network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
@@ -246,11 +247,11 @@ fn ranges(object: &Object) -> Option<(RangeSets, PathBuf)> {
 }
 
 /// Reads how much of a network's pools is taken: a pool for each set of ranges.
-fn pools(session: &Session, configured: &ConfiguredNetwork, found: &mut ObservedNetworks) {
+fn pools(node: &Node<'_>, configured: &ConfiguredNetwork, found: &mut ObservedNetworks) {
     let Ok(name) = NetworkName::new(&configured.list.name) else { return };
     for plugin in &configured.list.plugins {
         let Some((sets, folder)) = ranges(&plugin.object) else { continue };
-        let store = Store::new(&folder, &name).with_index(&session.roots.addresses());
+        let store = Store::new(&folder, &name).with_index(&node.roots.addresses());
         let taken = match store.addresses() {
             Ok(taken) => taken,
             Err(error) => {
@@ -281,20 +282,20 @@ fn types_of(plugin: &PluginConfig) -> Vec<String> {
     types
 }
 
-fn plugin(session: &Session, plugin_type: String) -> Plugin {
+fn plugin(node: &Node<'_>, plugin_type: String) -> Plugin {
     let mut plugin = Plugin { plugin_type, ..Plugin::default() };
-    match session.runtime.find_plugin(&plugin.plugin_type) {
+    match node.runtime.find_plugin(&plugin.plugin_type) {
         Ok(path) => {
             plugin.ours = own_folder::is_own(&path);
             plugin.path = Some(shown(&path, plugin.ours));
         }
         Err(error) => {
             plugin.error = Some(super::namespace::with_causes(&error));
-            plugin.near = near(session, &plugin.plugin_type);
+            plugin.near = near(node, &plugin.plugin_type);
             return plugin;
         }
     }
-    match session.runtime.version_info(&plugin.plugin_type, session.deadline()) {
+    match node.runtime.version_info(&plugin.plugin_type, node.deadline()) {
         Ok(info) => plugin.versions = info.supported,
         Err(failure) => plugin.error = Some(cni::text::one_line(failure.to_cni())),
     }
@@ -302,9 +303,9 @@ fn plugin(session: &Session, plugin_type: String) -> Plugin {
 }
 
 /// Returns the plugin of ours that a type which is not there may mean, if that one is there.
-fn near(session: &Session, plugin_type: &str) -> Option<String> {
+fn near(node: &Node<'_>, plugin_type: &str) -> Option<String> {
     let near = nearest(plugin_type, plugins::all().iter().map(|plugin| plugin.name()))?;
-    session.runtime.find_plugin(near).is_ok().then(|| near.to_owned())
+    node.runtime.find_plugin(near).is_ok().then(|| near.to_owned())
 }
 
 /// Returns the executable's path, and not one in a folder that is removed when this process ends.

@@ -13,7 +13,10 @@ const REST: Duration = Duration::from_secs(1);
 
 /// Runs a program without input, and returns what it printed. After the timeout it is killed, and
 /// the error is [`ErrorKind::TimedOut`].
-pub(crate) fn output(command: &mut Command, timeout: Duration) -> io::Result<Output> {
+///
+/// # Errors
+/// It cannot be started or waited for, or has not ended in time. How it ended is in the output.
+pub fn output(command: &mut Command, timeout: Duration) -> io::Result<Output> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stdout = child.stdout.take().map(read);

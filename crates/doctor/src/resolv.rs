@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::dns::{self, Kind, Reply, code};
+use crate::dns::{self, Kind, Reply, code};
 
 /// The timeout for one server.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,27 +22,32 @@ const DOTS: u8 = 15;
 
 /// What a `resolv.conf` says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ResolvConf {
+pub struct ResolvConf {
     /// The servers. The part of an address after `%` is left out.
-    pub(crate) servers: Vec<IpAddr>,
+    pub servers: Vec<IpAddr>,
     /// The domains below which a name is looked for.
-    pub(crate) search: Vec<String>,
+    pub search: Vec<String>,
     /// How many dots a name needs to be looked for as it is first; `None`: one.
-    pub(crate) ndots: Option<u8>,
+    pub ndots: Option<u8>,
     /// Servers are asked by TCP alone.
-    pub(crate) by_tcp: bool,
+    pub by_tcp: bool,
 }
 
 /// A name's addresses, and the server that gave them; none for an address and for a name in the
 /// hosts file.
 #[derive(Debug)]
-pub(crate) struct Resolution {
-    pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) server: Option<IpAddr>,
+pub struct Resolution {
+    /// In the order in which they are to be tried.
+    pub addresses: Vec<IpAddr>,
+    /// The server that knew them.
+    pub server: Option<IpAddr>,
 }
 
 /// Resolves a name with the files of this process, from the calling thread's namespace.
-pub(crate) fn resolve(host: &str) -> Result<Resolution, String> {
+///
+/// # Errors
+/// No server knows it, or none answers; each is asked for both IP versions, and gets two seconds.
+pub fn resolve(host: &str) -> Result<Resolution, String> {
     let hosts = read(Path::new("/etc/hosts"));
     resolve_with(host, &hosts, &ResolvConf::parse(&read(Path::new("/etc/resolv.conf"))))
 }
@@ -129,7 +134,8 @@ fn text(error: &io::Error) -> String {
 }
 
 /// Reads a file; one that is missing, or cannot be read, is empty.
-pub(crate) fn read(path: &Path) -> String {
+#[must_use]
+pub fn read(path: &Path) -> String {
     let bytes = state::read_optional(path).ok().flatten().unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -146,7 +152,8 @@ pub(crate) fn addresses_in(hosts: &str, name: &str) -> impl Iterator<Item = IpAd
 impl ResolvConf {
     /// Reads the text of a file. Lines that the GNU C library passes over are passed over, but for
     /// carriage returns, which musl takes for white space.
-    pub(crate) fn parse(text: &str) -> Self {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
             let Some((key, rest)) = line.split_once([' ', '\t']) else { continue };

@@ -7,7 +7,7 @@ use diagnose::Answer;
 use scene::Transport;
 
 use super::{local_ports, micros, of_error};
-use crate::net::dns::{self, Kind, Reply, code};
+use crate::dns::{self, Kind, Reply, code};
 
 /// A name that no host has (RFC 6761 §6.4).
 const NOBODY: &str = "netwright.invalid";

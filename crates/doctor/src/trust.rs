@@ -6,12 +6,13 @@ use cni::{NetworkList, PluginConfig};
 use cni_runtime::Runtime;
 
 /// What to do about it.
-pub(crate) const HINT: &str = "anyone who can change a plugin's file or folder gains root at the next ADD: chown it to root, chmod go-w; with /etc/netwright/require-trusted-plugins \
+pub const HINT: &str = "anyone who can change a plugin's file or folder gains root at the next ADD: chown it to root, chmod go-w; with /etc/netwright/require-trusted-plugins \
                                such plugins are not run";
 
 /// Names, one line each, the files of a network's plugins and of the plugins that these call, if
 /// users other than root can change them.
-pub(crate) fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String> {
+#[must_use]
+pub fn warnings(list: &NetworkList, runtime: &Runtime<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
     for plugin_type in list.plugins.iter().flat_map(types) {

@@ -4,11 +4,13 @@
 use std::path::PathBuf;
 
 use cni::text::one_line;
+use cni_runtime::KnownAttachment;
+use firewall::hostport::Forward;
+use firewall::taken;
+use plugins::chained::portmap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use state::Roots;
-
-use super::attachments::KnownAttachment;
 
 /// The folder of the driver's endpoint records (docs/files.md, "Services of `netwrightd`").
 const ENDPOINTS: &str = "docker/records/endpoints";
@@ -20,25 +22,26 @@ const PREFIX: &str = "docker:";
 /// The parts of the driver's record of an endpoint that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     network: String,
     /// The container's namespace, once Docker has named it.
-    pub(crate) sandbox: Option<PathBuf>,
+    sandbox: Option<PathBuf>,
     /// In the form of the capability `portMappings`.
-    pub(crate) ports: Option<Box<RawValue>>,
+    ports: Option<Box<RawValue>>,
 }
 
 /// An endpoint by the IDs that Docker shows: `docker network inspect NETWORK` says which container
 /// has it.
 #[derive(Debug, Serialize)]
-pub(crate) struct EndpointIds {
+pub struct EndpointIds {
     endpoint: String,
     network: String,
 }
 
 /// Reads the record of an attachment's endpoint; `None` when it is not of a container of Docker's.
 /// A record that cannot be read gives an endpoint without details.
-pub(crate) fn endpoint(known: &KnownAttachment, roots: &Roots) -> Option<Endpoint> {
+#[must_use]
+pub fn endpoint(known: &KnownAttachment, roots: &Roots) -> Option<Endpoint> {
     if !known.is_dockers(roots) {
         return None;
     }
@@ -47,9 +50,34 @@ pub(crate) fn endpoint(known: &KnownAttachment, roots: &Roots) -> Option<Endpoin
     Some(read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
 }
 
+/// Returns the path of the container's namespace; empty when it was not recorded.
+#[must_use]
+pub fn netns(known: &KnownAttachment, docker: Option<&Endpoint>) -> String {
+    let sandbox = docker.and_then(|endpoint| endpoint.sandbox.as_ref());
+    sandbox.map_or_else(|| known.netns(), |path| path.to_string_lossy().into_owned())
+}
+
+/// Returns the published ports: as our `portmap` recorded them; otherwise as they were requested
+/// from plugins that publish ports, or as the network's list names them.
+#[must_use]
+pub fn ports(known: &KnownAttachment, docker: Option<&Endpoint>) -> Vec<Forward> {
+    let recorded = known.records.iter().find_map(portmap::published);
+    let forwards = recorded.or_else(|| {
+        let dockers = docker.and_then(|endpoint| endpoint.ports.as_deref());
+        dockers.map(|raw| taken::forwards(raw.get())).filter(|ports| !ports.is_empty())
+    });
+    forwards.unwrap_or_else(|| {
+        let Some(cached) = &known.cached else { return Vec::new() };
+        let asked = cached.attachment.capability_args.get(taken::PORT_MAPPINGS);
+        let list = cached.list().ok();
+        list.map(|list| taken::of_list(&list, asked.map(|raw| raw.get()))).unwrap_or_default()
+    })
+}
+
 impl Endpoint {
     /// Describes the endpoint of an attachment.
-    pub(crate) fn shown(&self, known: &KnownAttachment) -> EndpointIds {
+    #[must_use]
+    pub fn shown(&self, known: &KnownAttachment) -> EndpointIds {
         let network = short(&self.network).to_owned();
         EndpointIds { endpoint: short(known.key.container_id.as_str()).to_owned(), network }
     }
@@ -57,13 +85,15 @@ impl Endpoint {
 
 impl EndpointIds {
     /// Returns what a list shows where other containers have their ID.
-    pub(crate) fn name(&self) -> String {
+    #[must_use]
+    pub fn name(&self) -> String {
         one_line(format_args!("{PREFIX}{}", self.endpoint))
     }
 }
 
 /// Says whether the text means this endpoint: by its ID as Docker shows it, or as a list does.
-pub(crate) fn is_meant(known: &KnownAttachment, text: &str) -> bool {
+#[must_use]
+pub fn is_meant(known: &KnownAttachment, text: &str) -> bool {
     text.strip_prefix(PREFIX).unwrap_or(text) == short(known.key.container_id.as_str())
 }
 

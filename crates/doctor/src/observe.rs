@@ -18,7 +18,7 @@ mod namespace;
 mod networks;
 mod processes;
 mod queues;
-pub(crate) mod services;
+pub mod services;
 mod switches;
 mod wanted_items;
 
@@ -29,18 +29,15 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni::order;
-use cni_runtime::Inventory;
+use cni_runtime::{ConfigFolder, Inventory};
 use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
 use kernel::remedy;
 use kernel::sysctl::Sysctl;
 use scene::{Hole, Part, Scene};
 
-use super::attachments;
-use super::runtime_names::RuntimeNames;
-use super::session::Session;
-use crate::VERSION;
-use crate::world::World;
+use crate::node::{Choice, Node};
+use crate::runtime_names::RuntimeNames;
 use containers::Subject;
 use legacy::LegacyReader;
 use namespace::{ObservedNamespace, with_causes};
@@ -52,16 +49,20 @@ const READERS: usize = 4;
 /// For how many skipped files the reasons are reported.
 const NOTICES: usize = 8;
 
-/// Reads the node. With `only`, a container by any name that it has, only its namespace and a few
-/// on the same networks are read, and only its plugins are asked; a name that means nothing changes
-/// nothing. `progress` gets the name of each step as it begins.
-pub(crate) fn read(
-    session: &Session,
-    world: &World,
-    only: Option<&str>,
-    progress: &mut dyn FnMut(&str),
-) -> Scene {
-    let mut picture = Picture::begin();
+/// Reads the node. With `only`, only the namespace of that container and a few on the same networks
+/// are read, and only its plugins are asked; a name that means nothing changes nothing. `progress`
+/// gets the name of each step as it begins.
+///
+/// It asks plugins, which change nothing: STATUS and VERSION of each network's, and those of each
+/// attachment what differs from what ADD made.
+///
+/// **Namespace**: that of the node. Threads of our own enter the containers'.
+///
+/// **Privileges**: root with `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`. Without them the scene has more
+/// holes: there is no error.
+#[must_use]
+pub fn read(node: &Node<'_>, only: Option<&Choice>, progress: &mut dyn FnMut(&str)) -> Scene {
+    let mut picture = Picture::begin(node.version);
     let legacy = LegacyReader::default();
     progress("reading the node's network namespace");
     let own = namespace::node(&legacy);
@@ -71,14 +72,14 @@ pub(crate) fn read(
 
     progress("looking for containers");
     let names = RuntimeNames::read();
-    let mut subjects = picture.subjects(session, &names);
-    if let Some(text) = only {
-        containers::choose(&mut subjects, text, world, &session.roots, &names);
+    let mut subjects = picture.subjects(node, &names);
+    if let Some(choice) = only {
+        containers::choose(&mut subjects, choice, node.roots, &names);
     }
-    let readings = picture.insides(&mut subjects, session, &legacy, progress);
-    let switches = picture.networks(session, &subjects, progress);
-    picture.scene.folders = folders::read(session);
-    picture.services(session);
+    let readings = picture.insides(&mut subjects, node, &legacy, progress);
+    let switches = picture.networks(node, &subjects, progress);
+    picture.scene.folders = folders::read(node);
+    picture.services(node);
 
     progress("looking for programs");
     let processes = Processes::read();
@@ -142,13 +143,13 @@ struct Picture {
 
 impl Picture {
     #[expect(clippy::disallowed_methods, reason = "a scene says when it was read")]
-    fn begin() -> Self {
+    fn begin(version: &str) -> Self {
         let of = |name| Sysctl::parse(name).and_then(|sysctl| sysctl.read()).unwrap_or_default();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let scene = Scene {
             node: of("kernel.hostname"),
             kernel: of("kernel.osrelease"),
-            netwright: VERSION.to_owned(),
+            netwright: version.to_owned(),
             at_s: now.map(|since| since.as_secs()).unwrap_or_default(),
             ..Scene::default()
         };
@@ -173,11 +174,12 @@ impl Picture {
     }
 
     /// Reads the attachments.
-    fn subjects(&mut self, session: &Session, names: &RuntimeNames) -> Vec<Subject> {
-        let Inventory { known, notices, .. } = match attachments::all(session) {
+    fn subjects(&mut self, node: &Node<'_>, names: &RuntimeNames) -> Vec<Subject> {
+        let Inventory { known, notices, .. } = match node.runtime.everything(node.roots) {
             Ok(everything) => everything,
-            Err(failure) => {
-                self.hole(Part::Attachments, None, failure.to_cni().to_string());
+            Err(error) => {
+                let reason = (node.advise)(error.to_cni()).to_string();
+                self.hole(Part::Attachments, None, reason);
                 return Vec::new();
             }
         };
@@ -196,14 +198,14 @@ impl Picture {
             let reason = format!("{} more files", untold.len() - NOTICES);
             self.hole(Part::Attachments, None, reason);
         }
-        containers::of(known, session, names)
+        containers::of(known, node, names)
     }
 
     /// Reads the containers' namespaces, and meanwhile asks the plugins what differs.
     fn insides(
         &mut self,
         subjects: &mut [Subject],
-        session: &Session,
+        node: &Node<'_>,
         legacy: &LegacyReader,
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Option<Reading>> {
@@ -219,7 +221,7 @@ impl Picture {
             let readers: Vec<_> = (0..READERS.min(wanted))
                 .map(|_| scope.spawn(move || read_next(paths, next, legacy)))
                 .collect();
-            self.ask(subjects, session, progress);
+            self.ask(subjects, node, progress);
             for (at, reading) in readers.into_iter().filter_map(|one| one.join().ok()).flatten() {
                 readings[at] = Some(reading);
             }
@@ -241,8 +243,8 @@ impl Picture {
         readings
     }
 
-    fn ask(&mut self, subjects: &mut [Subject], session: &Session, progress: &mut dyn FnMut(&str)) {
-        if !remedy::is_root() || !session.has_own_plugins() {
+    fn ask(&mut self, subjects: &mut [Subject], node: &Node<'_>, progress: &mut dyn FnMut(&str)) {
+        if !remedy::is_root() || !node.has_own_plugins {
             let is_any = subjects.iter().any(|subject| subject.is_asked);
             if is_any {
                 let what = "they were not compared with what ADD made";
@@ -255,27 +257,28 @@ impl Picture {
         for (number, subject) in asked.enumerate() {
             let called = subject.container.called();
             progress(&format!("checking {called}, {} of {count}", number + 1));
-            subject.ask(session);
+            subject.ask(node);
         }
     }
 
     fn networks(
         &mut self,
-        session: &Session,
+        node: &Node<'_>,
         subjects: &[Subject],
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Switch> {
-        let folder = match session.scan() {
+        let folder = match ConfigFolder::scan(node.conf_dir) {
             Ok(folder) => folder,
-            Err(failure) => {
-                self.hole(Part::Networks, None, failure.to_cni().to_string());
+            Err(error) => {
+                let reason = (node.advise)(error.to_cni()).to_string();
+                self.hole(Part::Networks, None, reason);
                 return Vec::new();
             }
         };
         let attachments = subjects.iter().flat_map(|subject| &subject.container.attachments);
         let used = networks::used(attachments);
-        let asks = remedy::is_root() && session.has_own_plugins();
-        let found = networks::read(session, &folder, &used, asks, progress);
+        let asks = remedy::is_root() && node.has_own_plugins;
+        let found = networks::read(node, &folder, &used, asks, progress);
         self.scene.networks = found.networks;
         self.scene.broken = found.broken;
         self.scene.plugins = found.plugins;
@@ -293,8 +296,8 @@ impl Picture {
         found.switches
     }
 
-    fn services(&mut self, session: &Session) {
-        match services::read(&session.roots) {
+    fn services(&mut self, node: &Node<'_>) {
+        match services::read(node.roots) {
             Ok(found) => self.scene.services = found,
             Err(reason) => self.hole(Part::Services, None, reason),
         }

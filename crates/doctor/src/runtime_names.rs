@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kernel::netns::{Netns, NetnsId};
 use serde::Deserialize;
 
-use super::presence;
+use crate::presence;
 
 /// Docker's folder of containers, one folder with a file `config.v2.json` each.
 const DOCKERS: &str = "/var/lib/docker/containers";
@@ -21,7 +21,7 @@ const MOST: usize = 20_000;
 
 /// The names, with their namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct RuntimeNames {
+pub struct RuntimeNames {
     by_namespace: BTreeMap<NetnsId, String>,
 }
 
@@ -49,7 +49,8 @@ struct PodmanContainer {
 impl RuntimeNames {
     /// Reads the files of this machine. A file that is missing or has another form names no
     /// container.
-    pub(crate) fn read() -> Self {
+    #[must_use]
+    pub fn read() -> Self {
         let mut names = Self::default();
         for (name, pid) in dockers(Path::new(DOCKERS))
             .into_iter()
@@ -67,7 +68,8 @@ impl RuntimeNames {
     }
 
     /// Returns the name of the container in the namespace at a path.
-    pub(crate) fn of(&self, netns: &str) -> Option<String> {
+    #[must_use]
+    pub fn of(&self, netns: &str) -> Option<String> {
         if self.by_namespace.is_empty() {
             return None;
         }
@@ -75,7 +77,8 @@ impl RuntimeNames {
     }
 
     /// Returns the namespace of the container of a name.
-    pub(crate) fn namespace(&self, name: &str) -> Option<NetnsId> {
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<NetnsId> {
         let mut all = self.by_namespace.iter();
         all.find(|(_, own)| *own == name).map(|(netns, _)| *netns)
     }

@@ -7,19 +7,21 @@ use std::time::UNIX_EPOCH;
 use cni::order::{gather, sort_by};
 use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{CachedAttachment, KnownAttachment, Presence, RepairObstacle};
+use firewall::element::Protocol;
+use firewall::hostport::Forward;
 use kernel::living::Census;
 use kernel::netns::Netns;
+use plugins::multi::whole::{AttachmentList, with_parts};
+use plugins::recorded::is_by_others;
 use scene::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
 use serde::Deserialize;
 use state::Roots;
 
 use super::wanted_items;
-use crate::net::attachments::{self, AttachmentList};
-use crate::net::dockers::{self, Endpoint};
-use crate::net::runtime_names::RuntimeNames;
-use crate::net::session::Session;
-use crate::net::{container, presence, survey};
-use crate::world::World;
+use crate::dockers::{self, Endpoint};
+use crate::node::{Choice, Node};
+use crate::presence;
+use crate::runtime_names::RuntimeNames;
 
 /// A container, and what is known of its attachments.
 #[derive(Debug)]
@@ -38,18 +40,18 @@ pub(super) struct Subject {
 /// Returns the containers of what is known, by their IDs.
 pub(super) fn of(
     known: Vec<KnownAttachment>,
-    session: &Session,
+    node: &Node<'_>,
     names: &RuntimeNames,
 ) -> Vec<Subject> {
-    let AttachmentList { known, parts, .. } = attachments::with_parts(session, known);
+    let AttachmentList { known, parts, .. } = with_parts(node.roots, known);
     let mut found: BTreeMap<String, Subject> = BTreeMap::new();
     for one in known {
-        let docker = dockers::endpoint(&one, &session.roots);
+        let docker = dockers::endpoint(&one, node.roots);
         let id = one.key.container_id.to_string();
         let subject = found.entry(id).or_insert_with_key(|id| Subject::new(id));
         let container = &mut subject.container;
         if container.netns.is_empty() {
-            container.netns = attachments::netns(&one, docker.as_ref());
+            container.netns = dockers::netns(&one, docker.as_ref());
         }
         if container.name.is_none() {
             container.name = pod(&one);
@@ -88,14 +90,13 @@ const OTHERS: usize = 16;
 /// attachments.
 pub(super) fn choose(
     subjects: &mut Vec<Subject>,
-    text: &str,
-    world: &World,
+    choice: &Choice,
     roots: &Roots,
     names: &RuntimeNames,
 ) {
-    let chosen = chosen(subjects, text, world, roots, names);
+    let chosen = chosen(subjects, choice, roots, names);
     if chosen.is_empty() {
-        if let Some(subject) = bare(text, world) {
+        if let Some(subject) = bare(choice) {
             subjects.iter_mut().for_each(Subject::pass_over);
             subjects.push(subject);
             sort_by(subjects, |one, other| one.container.id.cmp(&other.container.id));
@@ -124,11 +125,11 @@ pub(super) fn choose(
 /// Returns the IDs of the containers that a name means.
 fn chosen(
     subjects: &[Subject],
-    text: &str,
-    world: &World,
+    choice: &Choice,
     roots: &Roots,
     names: &RuntimeNames,
 ) -> BTreeSet<String> {
+    let text = choice.text.as_str();
     let ids = |is: &dyn Fn(&Subject) -> bool| -> BTreeSet<String> {
         let found = subjects.iter().filter(|subject| is(subject));
         gather(found.map(|subject| subject.container.id.clone()))
@@ -147,13 +148,12 @@ fn chosen(
     if !exact.is_empty() {
         return exact;
     }
-    let Ok(name) = container::resolve(text, world) else { return BTreeSet::new() };
-    let path = name.netns_text();
+    let path = choice.netns.to_string_lossy();
     let identity = presence::identity(&path).or_else(|| names.namespace(text));
     let by_place = ids(&|subject| {
         let netns = &subject.container.netns;
         *netns == path
-            || subject.container.id == name.derived_id().as_str()
+            || subject.container.id == choice.id.as_str()
             || identity.is_some() && presence::identity(netns) == identity
     });
     if !by_place.is_empty() {
@@ -163,11 +163,12 @@ fn chosen(
 }
 
 /// Returns the namespace that a name means, as a container of which nothing is known.
-fn bare(text: &str, world: &World) -> Option<Subject> {
-    let name = container::resolve(text, world).ok().filter(container::ContainerName::exists)?;
-    let mut subject = Subject::new(name.derived_id().as_ref());
-    subject.container.name = Some(text.to_owned());
-    subject.container.netns = name.netns_text();
+fn bare(choice: &Choice) -> Option<Subject> {
+    let netns = choice.netns.to_string_lossy();
+    presence::identity(&netns)?;
+    let mut subject = Subject::new(choice.id.as_str());
+    subject.container.name = Some(choice.text.clone());
+    subject.container.netns = netns.into_owned();
     subject.container.alive = Some(true);
     subject.is_read = true;
     Some(subject)
@@ -190,13 +191,13 @@ impl Subject {
     }
 
     /// Asks the plugins of each attachment what differs.
-    pub(super) fn ask(&mut self, session: &Session) {
+    pub(super) fn ask(&mut self, node: &Node<'_>) {
         for (known, attachment) in self.known.iter().zip(&mut self.container.attachments) {
             let is_part = self.parts.contains(&known.key);
             if known.presence == Presence::Gone || is_part || attachment.unfinished.is_some() {
                 continue;
             }
-            match differences(known, session) {
+            match differences(known, node) {
                 Ok(drifts) => {
                     (attachment.drifts, attachment.not_checked) = without_unknown(drifts);
                 }
@@ -229,8 +230,8 @@ impl Subject {
 ///
 /// # Errors
 /// Why they were not asked; `None` when the user need not know the reason.
-fn differences(known: &KnownAttachment, session: &Session) -> Result<Vec<Drift>, Option<String>> {
-    match known.apart(&session.roots) {
+fn differences(known: &KnownAttachment, node: &Node<'_>) -> Result<Vec<Drift>, Option<String>> {
+    match known.apart(node.roots) {
         None => {}
         // An ADD that is still running.
         Some(RepairObstacle::Unfinished)
@@ -242,7 +243,7 @@ fn differences(known: &KnownAttachment, session: &Session) -> Result<Vec<Drift>,
         Some(RepairObstacle::Dockers) => return Err(None),
         Some(apart) => return Err(Some(why(apart).to_owned())),
     }
-    let repairs = match survey::look(known, session) {
+    let repairs = match node.runtime.survey(known, node.deadline()) {
         // Its network sets "disableCheck", or its version has no CHECK: an administrator has chosen
         // that.
         Ok(repairs) if repairs.skipped => return Err(None),
@@ -299,7 +300,7 @@ fn attachment(known: &KnownAttachment, docker: Option<&Endpoint>) -> Attachment 
         since_s: since(known.file()),
         unfinished: unfinished(known).filter(|_| docker.is_none()),
         dockers: docker.is_some(),
-        by_others: survey::is_by_others(known),
+        by_others: is_by_others(known),
         ..Attachment::default()
     };
     if let Some(result) = known.result() {
@@ -333,13 +334,13 @@ fn types(list: Option<&NetworkList>, known: &KnownAttachment) -> Vec<String> {
 }
 
 fn ports(known: &KnownAttachment, docker: Option<&Endpoint>) -> Vec<Port> {
-    let ports = attachments::ports(known, docker).into_iter();
-    let port = |port: crate::net::ports::PortMapping| {
-        let transport = match port.protocol.as_str() {
-            "tcp" => Transport::Tcp,
-            "udp" => Transport::Udp,
-            // A scene has no SCTP.
-            _ => return None,
+    let ports = dockers::ports(known, docker).into_iter();
+    let port = |port: Forward| {
+        let transport = match port.protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            // A scene does not have it.
+            Protocol::Sctp => return None,
         };
         Some(Port {
             transport,

@@ -31,7 +31,7 @@ use kernel::tracefs::Trace;
 use scene::Scene;
 
 use super::{micros, names, refusers};
-use crate::net::dns;
+use crate::dns;
 use chain::SentPacket;
 use counted::Watch;
 use judged::FilterTrace;

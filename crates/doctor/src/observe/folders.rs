@@ -4,14 +4,14 @@ use std::path::Path;
 
 use scene::Folder;
 
-use crate::net::session::Session;
+use crate::node::Node;
 
 /// Reads the folders of our runtime and of our plugins. Those of address pools are read with the
 /// pools.
-pub(super) fn read(session: &Session) -> Vec<Folder> {
+pub(super) fn read(node: &Node<'_>) -> Vec<Folder> {
     let folders = [
-        (session.runtime.cache().results_dir(), "what is attached"),
-        (session.roots.run.as_path(), "the plugins' records"),
+        (node.runtime.cache().results_dir(), "what is attached"),
+        (node.roots.run.as_path(), "the plugins' records"),
     ];
     let folder = |(path, holds): (&Path, &str)| Folder {
         path: path.display().to_string(),

@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use scene::NameFiles;
 
-use crate::net::resolv::{ResolvConf, addresses_in};
+use crate::resolv::{ResolvConf, addresses_in};
 
 const RESOLV_CONF: &str = "resolv.conf";
 /// The name of loopback (RFC 6761 §6.3).

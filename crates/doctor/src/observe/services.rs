@@ -56,8 +56,10 @@ fn read_with(roots: &Roots, file: &Path) -> Result<Vec<Service>, String> {
     Ok(found.into_iter().filter(|one| one.enabled || one.ready == Some(true)).collect())
 }
 
-/// Returns what the services that run have not read of a configuration; nothing starts by it.
-pub(crate) fn unread(roots: &Roots, config: &Config) -> Change {
+/// Returns what the services that run have not read of a configuration; nothing starts by it. A
+/// service that does not answer within a second counts as one that does not run.
+#[must_use]
+pub fn unread(roots: &Roots, config: &Config) -> Change {
     let said = keys::services().filter_map(|name| ask(&socket(roots, name), TIMEOUT).ok());
     // A container has a configuration of its own.
     let services = said.filter(|report: &Report| !report.contained).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use scene::filter::LegacyTable;
 
-use crate::net::programs;
+use crate::programs;
 
 /// Where programs of the administrator are.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
