@@ -11,7 +11,6 @@
 //! | `turns` | when that lease is written |
 //! | `spaces` | blocks of spaces, with nodes of any source |
 //! | `etcd_keys` | follows keys of etcd, for both |
-//! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
 //! | `ways` | the ways to nodes' addresses |
@@ -69,7 +68,6 @@ mod leave;
 mod making;
 mod node_object;
 mod nodes;
-mod of_source;
 mod own_lease;
 mod probes;
 mod spaces;
@@ -92,15 +90,12 @@ use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL, TABLE_MAIN};
 use routing::blocks::Records;
 use routing::cluster::{Event, News, NodeRecord};
 use routing::document::Document;
-use routing::earlier::EarlierPrefixes;
 use routing::object::Key;
-use routing::plan::{Change, ForeignRoute, ObservedObjects};
+use routing::plan::Change;
 use routing::render;
 use routing::routing::LeaveMode;
-use routing::settings::{Backend, ExistingTunnel, LinkName, NodeFacts, OwnNode, Paths, Tunnels};
-use routing::{
-    MacAddr, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, overlap, settings,
-};
+use routing::settings::{Backend, LinkName, OwnNode, Paths, Tunnels};
+use routing::{Routing, Settings, SourceNode, Time, Todo, annotation, flannel, settings};
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
@@ -114,7 +109,6 @@ use self::filter::Filter;
 use self::host::{Host, IP_FORWARD, Links};
 use self::making::{ChangesOutcome, Results, are_many};
 use self::nodes::Nodes;
-use self::of_source::SourceNode;
 use self::own_lease::Configuration;
 use self::probes::Probes;
 use self::spaces::Spaces;
@@ -390,14 +384,8 @@ struct Service {
     away: BTreeMap<Records, String>,
     /// This node, as its source says.
     of_source: Result<SourceNode, String>,
-    /// This node's tunnels, once they are known: other nodes reach it by them.
-    tunnels: PerFamily<Option<ExistingTunnel>>,
-    /// The hardware addresses of its tunnels, as the disk has them.
-    recorded: PerFamily<Option<MacAddr>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
-    /// Those that this node had before.
-    earlier: EarlierPrefixes,
     disk: Disk,
     published: NetworkFiles,
     /// Configurations that runtimes take before ours, in sentences.
@@ -429,8 +417,6 @@ struct Service {
     unknown: Vec<IpAddr>,
     /// The kernel has not answered a question for a way since this look began.
     unanswered: bool,
-    /// The first look is over: another program causes every difference from now on.
-    settled: bool,
     /// What the log has said so far of whether the service is ready.
     told_ready: Option<bool>,
     /// When flanneld, whose place this service takes, was seen to make a route last.
@@ -493,10 +479,7 @@ impl Service {
             spaces: Spaces::follow(config)?,
             away: BTreeMap::new(),
             of_source: Err("the list of nodes has not been read yet".to_owned()),
-            tunnels: PerFamily::default(),
-            recorded: PerFamily::default(),
             prefixes: Vec::new(),
-            earlier: EarlierPrefixes::default(),
             disk: Disk::new(&folder),
             published,
             before_ours: Vec::new(),
@@ -514,7 +497,6 @@ impl Service {
             looked_up: HashSet::new(),
             unknown: Vec::new(),
             unanswered: false,
-            settled: false,
             told_ready: None,
             flanneld_at: None,
             announced: BTreeMap::new(),
@@ -534,9 +516,7 @@ impl Service {
         let prefixes = nodes.flat_map(|node| node.prefixes.iter().chain(&node.kept));
         self.prefixes = prefixes.copied().collect();
         if let Some(own) = own {
-            self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
             self.of_source = Ok(own.clone().into());
-            self.recorded = document.macs;
         }
         let now = self.clock.now();
         let todo = self.shared.routing().restore(document, now);
@@ -691,8 +671,8 @@ impl Service {
                 let readable = seen.iter().filter_map(|seen| seen.node.as_ref().ok());
                 self.prefixes = readable.flat_map(|node| node.prefixes.iter().copied()).collect();
                 if let Source::File(nodes) = &self.source {
-                    let own = nodes::own(&seen, &self.node, nodes.path());
-                    self.take_own(own.map(SourceNode::from));
+                    let path = nodes.path().display().to_string();
+                    self.take_own(SourceNode::of_list(&seen, &self.node, &path));
                 }
                 Event::Listed(seen)
             }
@@ -715,11 +695,7 @@ impl Service {
         let event = match heard {
             NodesEvent::Listed(nodes) => {
                 let own = nodes.iter().find_map(|node| node.own.as_deref());
-                let own = own.map_or_else(
-                    || Err(self.no_node()),
-                    |fields| SourceNode::of_fields(fields, &self.settings),
-                );
-                self.take_own(own);
+                self.take_own(SourceNode::of_cluster(own, &self.node, &self.settings));
                 let prefixes = nodes.iter().flat_map(|node| &node.prefixes);
                 self.prefixes = prefixes.copied().collect();
                 Event::Listed(nodes.into_iter().map(|node| node.seen).collect())
@@ -733,13 +709,14 @@ impl Service {
                     }
                 }
                 if let Some(fields) = own {
-                    self.take_own(SourceNode::of_fields(&fields, &self.settings));
+                    let own = SourceNode::of_cluster(Some(&fields), &self.node, &self.settings);
+                    self.take_own(own);
                 }
                 Event::Changed(seen)
             }
             NodesEvent::Deleted(name) => {
                 if name == self.node {
-                    self.take_own(Err(self.no_node()));
+                    self.take_own(SourceNode::of_cluster(None, &self.node, &self.settings));
                 }
                 Event::Deleted(name)
             }
@@ -758,7 +735,7 @@ impl Service {
         self.health.needs("API server", Ok(()));
         let todo = self.shared.routing().event(event, self.clock.now());
         self.carry_out(todo);
-        if self.earlier.has_any() {
+        if self.shared.routing().has_earlier() {
             // Another node may have been given what is kept here.
             self.pace.hurry(Instant::now());
         }
@@ -772,10 +749,6 @@ impl Service {
         {
             nodes.set_condition(condition);
         }
-    }
-
-    fn no_node(&self) -> String {
-        format!("the cluster has no Node {:?}, which is this one's name: set node", self.node)
     }
 
     /// Takes what the source says of this node. If it says nothing, what is programmed stays.
@@ -841,10 +814,8 @@ impl Service {
             drop(routing);
             host.observe(&mut self.netlink, &ranges, &known, elements).map_err(said)?
         };
-        let own = own.and_then(|own| match self.overlap(&host, &observed) {
-            Some(overlap) => Err(overlap),
-            None => Ok(own),
-        });
+        let overlap = self.shared.routing().overlap(&observed, &self.prefixes, || host.prefixes());
+        let own = own.and_then(|own| overlap.map_or(Ok(own), Err));
         if let Err(why) = &own {
             self.health.needs("this node", Err(why.clone()));
         }
@@ -871,7 +842,8 @@ impl Service {
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.carry_out(todo);
-        if let (Some(first), true, false) = (put_back, self.settled, is_other) {
+        let is_settled = self.shared.routing().is_settled();
+        if let (Some(first), true, false) = (put_back, is_settled, is_other) {
             self.counts.put_back();
             match first {
                 // That flanneld runs has been told.
@@ -887,27 +859,15 @@ impl Service {
             self.health.needs("this node", Ok(()));
         }
         self.tell_condition();
-        // A node that was waiting is not settled before it has made its own objects.
-        self.settled = self.shared.routing().waits_for().is_none();
+        self.shared.routing().look_is_over();
         Ok(())
     }
 
-    /// Removes what the kernel has made of router advertisements in prefixes of pods. Where the network
-    /// between the nodes knows the way to pods, or overlaps with them by permission, only this node's
-    /// own prefixes are pods' alone.
+    /// Removes what the kernel has made of router advertisements in prefixes of pods.
     fn remove_announced(&mut self, host: &Host) -> Result<(), String> {
         let announced = {
             let routing = self.shared.routing();
-            let own = &routing.cluster().own().node;
-            let is_closed = |prefix: IpNet| {
-                let family = IpFamily::of_prefix(prefix);
-                !self.settings.allow_overlap && !routing.is_native(family)
-            };
-            host.announced(|prefix| {
-                !own.underlay.iter().any(|own| IpNet::from(own) == prefix)
-                    && (is_in(prefix, own.all_prefixes())
-                        || (is_closed(prefix) && is_in(prefix, self.settings.ranges())))
-            })
+            host.announced(|prefix| routing.is_of_pods_alone(prefix))
         };
         let now = Instant::now();
         let (removed, done) = apply::remove_announced(&mut self.netlink, announced);
@@ -933,11 +893,7 @@ impl Service {
     fn note_uplinks(&mut self, host: &Host) {
         let uplinks = {
             let routing = self.shared.routing();
-            let underlay = routing.wanted().keys_of("").iter().filter_map(|key| match key {
-                Key::Link { link } => Some(link.clone()),
-                _ => None,
-            });
-            host.uplinks(routing.cluster().own(), &underlay.collect())
+            host.uplinks(routing.cluster().own(), &routing.underlay_links())
         };
         if self.filter.set_uplinks(uplinks) {
             self.filter_brought = None;
@@ -973,165 +929,27 @@ impl Service {
     /// Finds out what this node is: what the source says, on the links that have its addresses.
     fn find_own(&mut self, host: &Host) -> Result<OwnNode, String> {
         let node = self.of_source.clone()?;
-        let unused = node.unused.iter().map(|prefix| {
-            let family = IpFamily::of_prefix(*prefix);
-            format!("this node's prefix {prefix} is not used: the cluster has no range of {family}")
-        });
-        self.shared.routing().notice("families", unused.collect());
-        let mut own = self.own_of(&node, host)?;
-        own.node.kept = self.find_kept(&node, host);
-        own.links = host.underlay(&own, &self.settings, |address| {
-            self.shared.routing().cluster().of_underlay(address).is_some()
-        });
-        own.node.blocks.clone_from(&self.shared.routing().cluster().own().node.blocks);
-        Ok(own)
-    }
-
-    /// Finds out what this node is, if its source says this; without what is kept.
-    fn own_of(&mut self, node: &SourceNode, host: &Host) -> Result<OwnNode, String> {
-        let is_of_host = node.unlisted.iter().find(|address| host.uplink(**address).is_some());
-        // A configuration of flanneld's is for all nodes.
-        let of_flannel = self.settings.flannel.as_ref().and_then(|of_flannel| of_flannel.mtu);
-        let told = node.mtu.or(of_flannel).unwrap_or(u32::MAX);
-        let uplinks = PerFamily::with(|family| {
-            let mut addresses = node.addresses.iter().filter(|of| IpFamily::of(**of) == family);
-            let (mut uplink, address) =
-                addresses.find_map(|address| Some((host.uplink(*address)?, *address)))?;
-            uplink.mtu = uplink.mtu.min(told);
-            Some((uplink, address))
-        });
-        if uplinks.iter().all(|(_, uplink)| uplink.is_none()) {
-            let addresses: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
-            return Err(format!(
-                "no link of this host has the address {}, by which others are to reach it",
-                addresses.join(" or ")
-            ));
-        }
-        if let (Some(of_flannel), Some(address)) = (&self.settings.flannel, is_of_host) {
-            let key = flannel::annotations::overwrite_key(of_flannel, IpFamily::of(*address));
-            return Err(format!(
-                "flannelds reach this node by {address}, which is none of the addresses in its Node's \
-                 status: set the annotation {key} to it first"
-            ));
-        }
-        let is_wrong = self.settings.outside_ranges(&node.prefixes);
-        let is_wrong = is_wrong.or_else(|| self.settings.overlap_with_services(&node.prefixes));
-        if let Some(is_wrong) = is_wrong {
-            return Err(is_wrong);
-        }
-        let found = NodeFacts {
-            name: self.node.clone(),
-            uid: node.uid.clone(),
-            prefixes: node.prefixes.clone(),
-            kept: Vec::new(),
-            zone: node.zone.clone(),
-            uplinks,
-            taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
-        };
-        let own = OwnNode::new(&self.settings, found);
-        for family in IpFamily::ALL {
-            let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
-            if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
-                let name = own.tunnels.get(family).clone();
-                *self.tunnels.get_mut(family) = Some(ExistingTunnel { name, mac: Some(mac) });
-            }
-        }
-        Ok(own)
-    }
-
-    /// Finds out which of the prefixes that this node had before are kept, since pods may live in
-    /// them.
-    fn find_kept(&mut self, node: &SourceNode, host: &Host) -> Vec<IpNet> {
-        self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
-        // A block that this node has given up belongs to no node, or to another one.
-        self.earlier.had(host.own_prefixes().filter(|own| !self.settings.is_of_space(*own)));
-        if self.earlier.differs(&node.prefixes) || self.earlier.has_any() {
+        self.shared.routing().note_unused(&node);
+        let mut own = self.identify(&node, host)?;
+        let may_keep = self.shared.routing().had_prefixes(&node, host.own_prefixes());
+        if may_keep {
             let pods = host.pods(files::recorded());
-            let mut routing = self.shared.routing();
-            let owner = |prefix| routing.cluster().owner_of(prefix).map(str::to_owned);
-            let news = self.earlier.judge(&node.prefixes, &pods, owner);
-            routing.notice("earlier prefixes", self.earlier.losses());
-            news.iter().for_each(tell);
+            self.shared.routing().keep_earlier(&node, &pods).iter().for_each(tell);
         }
         let ranges = &self.settings.cluster_ranges;
         let bridge = host.bridge_for(&NetworkFiles::bridges(), &node.prefixes, ranges);
         self.published.use_bridge(bridge);
-        self.earlier.kept()
+        let routing = self.shared.routing();
+        own.node.kept = routing.kept();
+        own.links = host.underlay(&own, &self.settings, |address| {
+            routing.cluster().of_underlay(address).is_some()
+        });
+        own.node.blocks.clone_from(&routing.cluster().own().node.blocks);
+        Ok(own)
     }
 
-    /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
-    fn tunnel_before(
-        &self,
-        node: &SourceNode,
-        host: &Host,
-        family: IpFamily,
-    ) -> Option<ExistingTunnel> {
-        if let Some(known) = self.tunnels.get(family) {
-            return Some(known.clone());
-        }
-        let there = host.tunnel_before(&self.settings, family);
-        // The address that other nodes know counts: another program may have changed the link's.
-        // They know none while this node has no address of the family.
-        let mac = node.macs.get(family).or(there.as_ref().and_then(|there| there.mac));
-        let mac = mac.or(*self.recorded.get(family));
-        let name = there.map_or_else(
-            || settings::tunnel_name(&self.settings, family).into(),
-            |there| there.name,
-        );
-        Some(ExistingTunnel { name, mac })
-    }
-
-    /// Says why nothing may be programmed on this host: before anything is programmed, a range of
-    /// pods must not overlap one that the host uses. A space may be newer than the other ranges, so
-    /// it is checked by itself.
-    fn overlap(&self, host: &Host, observed: &ObservedObjects) -> Option<String> {
-        let objects = observed.objects();
-        let is_empty = objects.keys().all(Key::is_filter);
-        let is_new = |range: &&IpNet| {
-            // Where paths are native, the range has no route of ours, but blocks of this node do.
-            let is_of = |key: &Key| match key {
-                Key::Route { prefix } | Key::Unreachable { prefix } => range.contains(prefix),
-                _ => false,
-            };
-            !self.settled && !objects.keys().any(is_of)
-        };
-        let of_cluster = self.settings.cluster_ranges.iter().filter(|_| is_empty);
-        let of_spaces = self.settings.space_ranges.iter().filter(is_new);
-        let ranges: Vec<IpNet> = of_cluster.chain(of_spaces).copied().collect();
-        if self.settings.allow_overlap || ranges.is_empty() {
-            return None;
-        }
-        let mut of_nodes = self.prefixes.clone();
-        of_nodes.extend(self.shared.routing().cluster().block_prefixes());
-        if self.settings.flannel.is_some() {
-            // flanneld leaves its route to a node that goes while flanneld does not run. Its prefix is
-            // as long as those of other nodes.
-            let length = |prefix: &IpNet| (prefix.max_prefix_len(), prefix.prefix_len());
-            let lengths: BTreeSet<(u8, u8)> = self.prefixes.iter().map(length).collect();
-            let is_left = |(prefix, routes): &(&IpNet, &Vec<ForeignRoute>)| {
-                lengths.contains(&length(prefix))
-                    && routes.iter().all(ForeignRoute::may_be_flannels)
-            };
-            let left = observed.foreign.iter().filter(is_left);
-            of_nodes.extend(left.map(|(prefix, _)| *prefix));
-        }
-        let found = overlap::find(&ranges, &host.prefixes(&of_nodes));
-        found.first().map(ToString::to_string)
-    }
-
-    /// Returns what this node's Node publishes to other nodes: to those of ours, and to flannelds.
-    fn annotations(&self, own: &OwnNode) -> BTreeMap<String, String> {
-        if self.settings.standby {
-            return BTreeMap::new();
-        }
-        let mut annotations = match (&self.settings.flannel, &self.of_source) {
-            (Some(of_flannel), Ok(node)) => {
-                flannel::annotations::write(&own.node, of_flannel, &node.annotations)
-            }
-            _ => BTreeMap::new(),
-        };
-        annotations.insert(annotation::KEY.to_owned(), annotation::write(&own.node));
-        annotations
+    fn identify(&self, node: &SourceNode, host: &Host) -> Result<OwnNode, String> {
+        self.shared.routing().identify(node, &host.facts(node))
     }
 
     /// Passes to routing what this node is, or why it is not known yet.
@@ -1145,7 +963,7 @@ impl Service {
                 if let Source::Kubernetes(nodes) = &self.source
                     && routing.cluster().listed()
                 {
-                    nodes.annotate(self.annotations(&own));
+                    nodes.annotate(routing.annotations(&own, self.of_source.as_ref().ok()));
                 }
                 if *routing.cluster().own() == own && waits_for.is_none() {
                     return;
@@ -1359,8 +1177,7 @@ impl Service {
     /// to be in it.
     fn knows_filter(&self) -> (bool, bool) {
         let routing = self.shared.routing();
-        let may = !self.settings.standby && routing.waits_for().is_none();
-        (may, routing.cluster().listed())
+        (routing.may_program(), routing.cluster().listed())
     }
 
     /// Brings the packet filter's table to what it is to be, once it is known what that is.
@@ -1398,12 +1215,7 @@ impl Service {
     /// Switches forwarding on for the families of this node's pods. It stays on: other programs may
     /// rely on it by the time when this service no longer needs it.
     fn hold_forwarding(&mut self) {
-        let has = |family: IpFamily| {
-            let routing = self.shared.routing();
-            !self.settings.standby
-                && routing.waits_for().is_none()
-                && routing.cluster().own().node.prefixes_of(family).next().is_some()
-        };
+        let has = |family: IpFamily| self.shared.routing().forwards(family);
         // The second is written even if the first fails.
         let of_v4 = if has(IpFamily::V4) { host::forward(IP_FORWARD) } else { Ok(()) };
         let of_v6 = match has(IpFamily::V6) {
@@ -1461,9 +1273,7 @@ impl Service {
             return None;
         }
         let routing = self.shared.routing();
-        let has =
-            |family: IpFamily| routing.cluster().own().node.prefixes_of(family).next().is_some();
-        let families = IpFamily::ALL.into_iter().filter(|family| has(*family));
+        let families = IpFamily::ALL.into_iter().filter(|family| routing.has_prefix_of(*family));
         let parameter = families.map(host::shows_frames).find(|name| !host::is_one(name))?;
         let shown = parameter.replace('/', ".");
         Some(format!(
@@ -1476,14 +1286,7 @@ impl Service {
     /// Writes what runtimes and plugins read, once everything of this node is programmed.
     fn publish(&mut self) {
         let routing = self.shared.routing();
-        let is_there =
-            |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);
-        let own = routing.wanted().keys_of("");
-        if self.settings.standby
-            || routing.waits_for().is_some()
-            || own.is_empty()
-            || !own.iter().all(is_there)
-        {
+        if !routing.is_programmed() {
             return;
         }
         let written = self.published.write(&routing, &self.settings);
@@ -1626,7 +1429,7 @@ impl Service {
                 || routing.cluster().has_underlay_in(prefix)
         };
         // The last pod of an earlier prefix may be gone.
-        let may_end = !there && self.earlier.has_any();
+        let may_end = !there && routing.has_earlier();
         match object {
             // A look has read the link so already: the event only says that a tunnel was made on
             // it, for instance.
@@ -1657,11 +1460,6 @@ impl Service {
             _ => true,
         }
     }
-}
-
-/// Reports whether a prefix is in one of others.
-fn is_in(prefix: IpNet, mut others: impl Iterator<Item = IpNet>) -> bool {
-    others.any(|other| other.contains(&prefix))
 }
 
 /// Reports whether a link has the name of one of this node's tunnels or uplinks.

@@ -27,7 +27,7 @@ use routing::cluster::Event;
 use routing::flannel::leases::{Lease, Windows};
 use routing::flannel::{self, subnet_env::SubnetEnv};
 use routing::settings::OwnNode;
-use routing::{IpFamily, PerFamily, Routing, Settings};
+use routing::{IpFamily, PerFamily, Routing, Settings, SourceNode};
 
 use super::super::Stop;
 use super::super::etcd::EtcdError;
@@ -35,7 +35,6 @@ use super::super::setup::{Process, failed, runtime};
 use super::etcd_leases::{DesiredLease, EtcdLeases, LeasesEvent, ObservedLease, Registry};
 use super::files::{self, Disk};
 use super::host::Host;
-use super::of_source::SourceNode;
 use super::spaces::Spaces;
 use super::{SIGNALS, Service, Source};
 use crate::bell::Bell;
@@ -387,7 +386,7 @@ impl Service {
             let todo = self.shared.routing().event(event, self.clock.now());
             self.carry_out(todo);
         }
-        if self.earlier.has_any() {
+        if self.shared.routing().has_earlier() {
             // Another node may have leased what is kept here.
             self.pace.hurry(Instant::now());
         }
@@ -414,7 +413,7 @@ impl Service {
                 let node = SourceNode::of_lease(prefixes, value, &addresses, before.as_ref());
                 if self.settings.standby {
                     self.health.needs(LEASE, Ok(()));
-                } else if let Ok(own) = self.own_of(&node, host) {
+                } else if let Ok(own) = self.identify(&node, host) {
                     self.set_desired_lease(&own, Some(&lease), host);
                 }
                 self.of_source = Ok(node);
@@ -426,7 +425,7 @@ impl Service {
                     self.of_source = Err(format!("{} is being leased from etcd", shown.join(", ")));
                 }
                 let node = SourceNode::of_lease(prefixes, &[], &addresses, before.as_ref());
-                match self.own_of(&node, host) {
+                match self.identify(&node, host) {
                     Ok(own) => self.set_desired_lease(&own, None, host),
                     Err(why) if before.is_none() => self.of_source = Err(why),
                     Err(_) => {}
