@@ -3,22 +3,27 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use agent::config::RoutingSource;
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use routing::object::Key;
 use routing::plan::{ForeignRoute, ObservedObjects};
 use routing::routing::LeaveMode;
 use routing::settings::OwnNode;
-use routing::{Routing, Settings};
+use routing::{Routing, Settings, annotation, flannel};
 use state::{Index, Record, Roots};
 
 use super::super::Stop;
-use super::super::setup::{failed, words};
+use super::super::setup::{Process, failed, words};
 use super::apply::{apply, unmark_tunnels};
 use super::files::{Disk, NetworkFiles};
 use super::filter::Filter;
 use super::host::Host;
+use super::own_lease::{self, Configuration};
+use super::settings::{settings, under_policy};
+use super::{FORCE, TO_FLANNEL, cluster_nodes};
 use crate::attendant;
+use crate::command_line::Invocation;
 use crate::exchange::{NoAnswer, ask};
 
 /// How long a service may take to say that it runs.
@@ -31,8 +36,47 @@ const FLANNELD_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::
 /// How many containers an error names.
 const NAMED: usize = 5;
 
+/// Removes what the service made on this node, as the command line says.
+pub(super) fn uninstall(
+    invocation: &Invocation,
+    process: &Process,
+    node: &str,
+    disk: &Disk,
+) -> Result<(), Stop> {
+    let config = &invocation.config().routing;
+    let is_etcd = config.source.0 == RoutingSource::Etcd;
+    let of_etcd = is_etcd.then(|| Configuration::read_once(config, disk)).transpose()?;
+    let settings = settings(config, disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
+    let published = NetworkFiles::new(config, under_policy(&invocation.config().policy));
+    let leaving = match invocation.more.get_flag(TO_FLANNEL) {
+        true if settings.flannel.is_none() => {
+            return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
+        }
+        true => LeaveMode::ToFlannel,
+        false => LeaveMode::Clean,
+    };
+    let forget = || match (config.source.0, &of_etcd) {
+        (RoutingSource::Kubernetes, _) => {
+            let mut annotations = vec![annotation::KEY.to_owned()];
+            if let (Some(of_flannel), LeaveMode::Clean) = (&settings.flannel, leaving) {
+                annotations.extend(flannel::annotations::written(of_flannel));
+            }
+            cluster_nodes::forget(config.kubeconfig.as_deref(), node, &annotations)
+        }
+        (RoutingSource::Etcd, Some(of_etcd)) if leaving == LeaveMode::Clean => {
+            own_lease::forget(config, &settings, node, &of_etcd.windows)
+        }
+        _ => Ok(()),
+    };
+    let roots = process.roots();
+    if leaving == LeaveMode::Clean && !invocation.more.get_flag(FORCE) {
+        refuse_attached(&config.network, &roots)?;
+    }
+    leave(&settings, node, leaving, disk, &published, &roots, forget)
+}
+
 /// Refuses while containers of the network are attached: other nodes would no longer reach them.
-pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> {
+fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> {
     let read = Index::new(roots).list();
     let of_network = |record: &&Record| record.attachment.network.as_str() == network;
     let attached: BTreeSet<String> =
@@ -57,7 +101,7 @@ pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> 
 
 /// Removes everything that the service made. One failure stops nothing else. `forget` removes what
 /// the source has of this node because the service wrote it.
-pub(super) fn leave(
+fn leave(
     settings: &Settings,
     node: &str,
     leaving: LeaveMode,

@@ -18,7 +18,7 @@
 //! says in its status what it lacks.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agent::config;
 use ipnet::IpNet;
@@ -27,16 +27,18 @@ use routing::cluster::Event;
 use routing::flannel::leases::{Lease, Windows};
 use routing::flannel::{self, subnet_env::SubnetEnv};
 use routing::settings::OwnNode;
-use routing::{IpFamily, PerFamily, Routing, Settings, SourceNode};
+use routing::{IpFamily, PerFamily, Routing, Settings, SourceNode, Todo};
 
 use super::super::Stop;
 use super::super::etcd::EtcdError;
 use super::super::setup::{Process, failed, runtime};
+use super::SIGNALS;
+use super::context::Context;
 use super::etcd_leases::{DesiredLease, EtcdLeases, LeasesEvent, ObservedLease, Registry};
 use super::files::{self, Disk};
 use super::host::Host;
-use super::spaces::Spaces;
-use super::{SIGNALS, Service, Source};
+use super::schedule::Due;
+use super::source::{NodeSource, Origin, add_new, identify};
 use crate::bell::Bell;
 use crate::poll::{Interest, Poller};
 
@@ -323,10 +325,11 @@ impl EtcdLeases {
     }
 }
 
-impl Service {
-    /// Takes what was heard of leases. Returns whether this node is to be looked at again.
-    pub(super) fn take_heard_of_leases(&mut self, heard: LeasesEvent) -> bool {
-        let Source::Etcd(source) = &mut self.source else { return false };
+impl NodeSource {
+    /// Takes what was heard of leases. Returns what follows for other nodes, and whether this node is
+    /// to be looked at again.
+    pub(super) fn take_leases(&mut self, context: &Context, heard: LeasesEvent) -> (Todo, Due) {
+        let Origin::Etcd(source) = &mut self.origin else { return Default::default() };
         // Whether it is to be decided again which lease is this node's.
         let mut is_own = false;
         let event = match heard {
@@ -342,12 +345,10 @@ impl Service {
                 is_own = source.concerns_own(&key);
                 source.leases.put(lease);
                 is_own |= source.concerns_own(&key);
-                for prefix in source.leases.prefixes_of(&key) {
-                    if !self.prefixes.contains(prefix) {
-                        self.prefixes.push(*prefix);
-                    }
-                }
-                let Some(seen) = source.leases.seen(&key, &self.settings) else { return is_own };
+                add_new(&mut self.prefixes, source.leases.prefixes_of(&key));
+                let Some(seen) = source.leases.seen(&key, &context.settings) else {
+                    return (Todo::default(), Due::look_if(is_own));
+                };
                 Event::Changed(seen)
             }
             LeasesEvent::Deleted(key, revision) => {
@@ -357,13 +358,13 @@ impl Service {
                 Event::Deleted(flannel::lease::name(&key))
             }
             LeasesEvent::Silent(why) => {
-                self.health.needs(ETCD, Err(why));
+                context.health.needs(ETCD, Err(why));
                 Event::Silent
             }
             LeasesEvent::Answers => Event::Answers,
             LeasesEvent::Written(done) => {
-                self.health.needs(LEASE, done);
-                return false;
+                context.health.needs(LEASE, done);
+                return Default::default();
             }
             LeasesEvent::IsConfigured(is_so) => {
                 let other = "etcd has another one by now, which takes effect after a restart of \
@@ -372,106 +373,108 @@ impl Service {
                     tracing::warn!("flanneld's configuration: {other}");
                 }
                 let found = if is_so { Ok(()) } else { Err(other.to_owned()) };
-                self.health.needs(CONFIGURATION, found);
-                return false;
+                context.health.needs(CONFIGURATION, found);
+                return Default::default();
             }
         };
         source.is_new |= is_own;
         // A node without a lease takes what is free.
-        let look = source.is_new || (source.listed && source.held.is_none());
+        let mut due = Due::look_if(source.is_new || (source.listed && source.held.is_none()));
         if event != Event::Silent {
-            self.health.needs(ETCD, Ok(()));
+            context.health.needs(ETCD, Ok(()));
         }
-        if !is_own {
-            let todo = self.shared.routing().event(event, self.clock.now());
-            self.carry_out(todo);
-        }
-        if self.shared.routing().has_earlier() {
+        let todo = if is_own { Todo::default() } else { context.event(event) };
+        if context.routing().has_earlier() {
             // Another node may have leased what is kept here.
-            self.pace.hurry(Instant::now());
+            due |= Due::LOOK;
         }
-        look
+        (todo, due)
     }
 
-    /// Finds out which lease is this node's, and says what it is to be.
-    pub(super) fn settle_lease(&mut self, host: &Host) {
-        let Source::Etcd(source) = &mut self.source else { return };
+    /// Finds out which lease is this node's, and says what it is to be. Returns whether this node has
+    /// lost an address by which connections to etcd may have been made.
+    pub(super) fn settle_lease(&mut self, context: &Context, host: &Host) -> bool {
+        let Origin::Etcd(source) = &mut self.origin else { return false };
         let has = |address: &IpAddr| host.uplink(*address).is_some();
-        if source.has_moved(&host.default_addresses(), has) {
+        let has_moved = source.has_moved(&host.default_addresses(), has);
+        if has_moved {
             source.reconnect();
-            self.spaces.iter().for_each(Spaces::reconnect);
         }
         source.addresses = find_addresses(&source.told, &source.windows, source.addresses, host);
         if !source.listed {
-            return;
+            return has_moved;
         }
-        let before = self.of_source.as_ref().ok().cloned();
-        match source.claim(before.as_ref(), self.settings.standby) {
+        let before = self.own.as_ref().ok().cloned();
+        match source.claim(before.as_ref(), context.settings.standby) {
             Claim::Held(lease) => {
                 let prefixes = source.leases.prefixes_of(&lease.key).to_vec();
                 let (addresses, value) = (source.addresses, &lease.value);
                 let node = SourceNode::of_lease(prefixes, value, &addresses, before.as_ref());
-                if self.settings.standby {
-                    self.health.needs(LEASE, Ok(()));
-                } else if let Ok(own) = self.identify(&node, host) {
-                    self.set_desired_lease(&own, Some(&lease), host);
+                if context.settings.standby {
+                    context.health.needs(LEASE, Ok(()));
+                } else if let Ok(own) = identify(context, &node, host) {
+                    source.set_desired_by(context, &own, Some(&lease), host);
                 }
-                self.of_source = Ok(node);
+                self.own = Ok(node);
             }
             Claim::Wanted(prefixes) => {
                 let addresses = source.addresses;
                 if before.is_none() {
                     let shown: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
-                    self.of_source = Err(format!("{} is being leased from etcd", shown.join(", ")));
+                    self.own = Err(format!("{} is being leased from etcd", shown.join(", ")));
                 }
                 let node = SourceNode::of_lease(prefixes, &[], &addresses, before.as_ref());
-                match self.identify(&node, host) {
-                    Ok(own) => self.set_desired_lease(&own, None, host),
-                    Err(why) if before.is_none() => self.of_source = Err(why),
+                match identify(context, &node, host) {
+                    Ok(own) => source.set_desired_by(context, &own, None, host),
+                    Err(why) if before.is_none() => self.own = Err(why),
                     Err(_) => {}
                 }
             }
             Claim::None(why) => {
-                self.health.needs(LEASE, Err(why.clone()));
+                context.health.needs(LEASE, Err(why.clone()));
                 if before.is_none() {
-                    self.of_source = Err(why);
+                    self.own = Err(why);
                 }
             }
         }
+        has_moved
     }
 
-    /// Passes on again which leases are other nodes', if that may have changed. Returns whether it
-    /// may have.
-    pub(super) fn relist_leases(&mut self) -> bool {
-        let Source::Etcd(source) = &mut self.source else { return false };
+    /// Passes on again which leases are other nodes', if that may have changed.
+    pub(super) fn relist_leases(&mut self, context: &Context) -> Option<Todo> {
+        let Origin::Etcd(source) = &mut self.origin else { return None };
         if !std::mem::take(&mut source.is_new) {
-            return false;
+            return None;
         }
         let own = source.held.as_ref().map(|held| held.key.as_str());
-        let others = source.leases.others(own, &self.settings);
-        let todo = self.shared.routing().event(Event::Listed(others), self.clock.now());
-        self.carry_out(todo);
-        true
+        let others = source.leases.others(own, &context.settings);
+        Some(context.event(Event::Listed(others)))
     }
+}
 
-    /// Says what this node's lease is to be. `there` is what it is.
-    fn set_desired_lease(&mut self, own: &OwnNode, there: Option<&Lease>, host: &Host) {
-        let (Source::Etcd(source), Some(of_flannel)) = (&mut self.source, &self.settings.flannel)
-        else {
-            return;
-        };
+impl EtcdLeases {
+    /// Says what this node's lease is to be, as it follows from what this node is. `there` is what it
+    /// is.
+    fn set_desired_by(
+        &mut self,
+        context: &Context,
+        own: &OwnNode,
+        there: Option<&Lease>,
+        host: &Host,
+    ) {
+        let Some(of_flannel) = &context.settings.flannel else { return };
         let lacks = |(family, leased): (IpFamily, &Option<_>)| {
             leased.is_some() && own.node.underlay.get(family).is_none()
         };
-        if source.windows.iter().any(lacks) {
+        if self.windows.iter().any(lacks) {
             // The link with that address is gone for now: the lease stays as it is.
             return;
         }
         let value = flannel::lease::value(&own.node, of_flannel);
-        if flannel::lease::address(value.as_bytes()) != source.addresses.v4 {
+        if flannel::lease::address(value.as_bytes()) != self.addresses.v4 {
             let backend = of_flannel.backend.name();
             let why = format!("flannel's backend {backend} cannot be used with the key path");
-            return self.health.needs(LEASE, Err(why));
+            return context.health.needs(LEASE, Err(why));
         }
         let (key, there) = match there {
             Some(lease) => {
@@ -480,16 +483,16 @@ impl Service {
                 (Some(lease.key.clone()), ObservedLease::Lease { modified, grant, is_right })
             }
             None => {
-                let listed = source.leases.revision();
+                let listed = self.leases.revision();
                 (flannel::lease::key(&own.node), ObservedLease::Nothing { listed })
             }
         };
-        let (Some(key), Some(address)) = (key, source.addresses.v4) else { return };
-        let outdated = source.leases.outdated(address, &source.windows);
+        let (Some(key), Some(address)) = (key, self.addresses.v4) else { return };
+        let outdated = self.leases.outdated(address, &self.windows);
         let mut outdated: Vec<(String, u64)> =
             outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
-        outdated.extend(source.given_up(host));
-        source.set_desired(DesiredLease { key, value, there, outdated });
+        outdated.extend(self.given_up(host));
+        self.set_desired(DesiredLease { key, value, there, outdated });
     }
 }
 
