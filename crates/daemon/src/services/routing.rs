@@ -13,7 +13,6 @@
 //! | `node_object` | such a Node, as the API server gives it |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
-//! | `turns` | when that lease is written |
 //! | `spaces` | blocks of spaces, with nodes of any source |
 //! | `etcd_keys` | follows keys of etcd, for both |
 //! | `flannel_config` | flanneld's configuration |
@@ -90,7 +89,6 @@ mod service;
 mod settings;
 mod source;
 mod spaces;
-mod turns;
 mod ways;
 
 use agent::config::RoutingSource;
