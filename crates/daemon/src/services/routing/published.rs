@@ -15,18 +15,18 @@ use super::schedule::Due;
 
 /// The files for pods, and the folders of these and of the list of nodes.
 #[derive(Debug)]
-pub(super) struct Published {
+pub(super) struct PublishedFiles {
     files: NetworkFiles,
     folders: Folders,
     /// Configurations that runtimes take before ours, and what pods of ours would lack, in sentences.
     obstacles: Vec<String>,
 }
 
-impl Published {
+impl PublishedFiles {
     /// `list` is the list of nodes, if that is a file.
     pub(super) fn new(files: NetworkFiles, list: Option<&Path>) -> io::Result<Self> {
         let folders = Folders::of(files.paths().chain(list))?;
-        Ok(Published { files, folders, obstacles: Vec::new() })
+        Ok(PublishedFiles { files, folders, obstacles: Vec::new() })
     }
 
     /// Returns what is readable when something in the folders has changed.

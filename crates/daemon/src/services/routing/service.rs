@@ -22,7 +22,7 @@ use super::files::{self, Disk, NetworkFiles};
 use super::filter::Filter;
 use super::host::Host;
 use super::own_lease::Configuration;
-use super::published::Published;
+use super::published::PublishedFiles;
 use super::reports::Reports;
 use super::schedule::{Due, Look, Schedule, Stopwatch, Work};
 use super::source::{NodeSource, identify};
@@ -39,7 +39,7 @@ pub(super) struct Service {
     blocks: BlockSource,
     dataplane: Dataplane,
     disk: Disk,
-    published: Published,
+    published: PublishedFiles,
     reports: Reports,
     schedule: Schedule,
 }
@@ -60,7 +60,7 @@ impl Service {
             blocks: BlockSource::follow(config)?,
             context,
             disk,
-            published: Published::new(files, config.nodes.as_deref()).map_err(failed)?,
+            published: PublishedFiles::new(files, config.nodes.as_deref()).map_err(failed)?,
             reports: Reports::default(),
             schedule: Schedule::new(config.interval),
         })
