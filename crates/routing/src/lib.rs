@@ -3,6 +3,7 @@
 
 pub mod alike;
 pub mod annotation;
+mod backends;
 pub mod blocks;
 mod claims;
 pub mod cluster;
