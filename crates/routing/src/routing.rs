@@ -67,6 +67,7 @@ use crate::plan::{Change, DesiredObjects, ForeignRoute, ObservedObjects};
 use crate::settings::{LinkName, OwnNode, Settings};
 use crate::time::Time;
 use failures::Failure;
+pub use flanneld::{NoRoutesOfFlanneld, without_flannels};
 use net::{IpFamily, PerFamily};
 use turning::Turn;
 
