@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{Backend, PeerEnd, PeerObjects};
 use crate::node::{Dialect, Node};
-use crate::object::{Key, Nexthop, Tunnel, Value};
+use crate::object::{Key, Nexthop, Tunnel, TunnelKind, Value};
 use crate::path::{Argument, Ends, Hop, Offer, Path};
 use crate::settings::{LinkName, OwnNode, Settings};
 use net::IpFamily;
@@ -69,22 +69,20 @@ impl Backend for Vxlan {
         let vxlan = own.node.offers.vxlan?;
         let uplink = own.uplinks.get(underlay).as_ref()?;
         let tunnel = Tunnel {
-            vni: vxlan.vni,
-            port: vxlan.port,
+            kind: TunnelKind::Vxlan { vni: vxlan.vni, port: vxlan.port, learning: false },
             local: own.node.underlay.get(underlay)?,
             underlay: uplink.name.clone(),
-            mac: vxlan.mac(underlay)?,
+            mac: Some(vxlan.mac(underlay)?),
             mtu: self.link_mtu(settings, own, underlay, None)?,
             up: true,
-            learning: false,
             altered: false,
         };
         Some((own.tunnels.get(underlay).clone(), tunnel))
     }
 
     fn is_configured(&self, own: &OwnNode, there: &Tunnel) -> bool {
-        let vxlan = own.node.offers.vxlan;
-        vxlan.is_some_and(|vxlan| (there.vni, there.port) == (vxlan.vni, vxlan.port))
+        let TunnelKind::Vxlan { vni, port, .. } = there.kind;
+        own.node.offers.vxlan.is_some_and(|vxlan| (vni, port) == (vxlan.vni, vxlan.port))
     }
 
     fn has_tunnel_address(&self, node: &Node) -> bool {

@@ -17,7 +17,7 @@ use routing::earlier::Pods;
 use routing::identity::{HostFacts, VxlanLink};
 use routing::object::{
     self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
-    PROTOCOL_OWN, Value,
+    PROTOCOL_OWN, TunnelKind, Value,
 };
 use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
@@ -186,18 +186,17 @@ impl Links {
         let info = link.vxlan.as_ref()?;
         // A tunnel that does more than ours has to be made again, as one with another number.
         let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
+        let (port, learning) = (info.options.port, info.options.learning);
         // A service that was killed while it put the MTU back has not taken from the link what the
         // kernel gave it then. flanneld's tunnel always has that.
         let mtu = if link.own_ipv6() && !has_flannels_name(link) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
-            vni,
-            port: info.options.port,
+            kind: TunnelKind::Vxlan { vni, port, learning },
             local: info.options.local.unwrap_or(NOWHERE),
             underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
-            mac: link.mac.unwrap_or(MacAddr::ZERO),
+            mac: Some(link.mac.unwrap_or(MacAddr::ZERO)),
             mtu,
             up: link.up(),
-            learning: info.options.learning,
             altered: link.master.is_some()
                 || link.flags & NOARP != 0
                 || self.closed.contains(&link.index),
