@@ -218,3 +218,156 @@ impl Routing {
         self.settled
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::flannel::config::Config;
+    use crate::object::{PROTOCOL, Value};
+    use crate::settings::{NodeFacts, Settings, Uplink};
+    use crate::time::Time;
+    use net::PerFamily;
+
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn settings() -> Settings {
+        let space_ranges = vec![net("10.9.0.0/16")];
+        Settings { space_ranges, ..Settings::new(vec![net("10.244.0.0/16")]) }
+    }
+
+    fn in_flannels_place() -> Settings {
+        let config = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        Config::read(config).unwrap().settings("f/")
+    }
+
+    /// Node a: 10.244.1.0/24 at 192.0.2.1.
+    fn known(settings: &Settings) -> Routing {
+        let uplink = Uplink { name: "eth0".into(), mtu: 1500 };
+        let facts = NodeFacts {
+            name: "a".to_owned(),
+            uid: String::new(),
+            prefixes: vec![net("10.244.1.0/24")],
+            kept: Vec::new(),
+            zone: None,
+            uplinks: PerFamily { v4: Some((uplink, "192.0.2.1".parse().unwrap())), v6: None },
+            taken_over: PerFamily::default(),
+        };
+        let mut routing = Routing::new(settings.clone(), "a");
+        routing.own(OwnNode::new(settings, facts), Time::default());
+        routing
+    }
+
+    fn source() -> SourceNode {
+        SourceNode::of_lease(vec![net("10.244.1.0/24")], b"{}", &PerFamily::default(), None)
+    }
+
+    /// Returns the link of which a range overlaps something.
+    fn overlap_of(
+        routing: &Routing,
+        observed: &ObservedObjects,
+        of_nodes: &[&str],
+        host: &[(&str, &str)],
+    ) -> Option<String> {
+        let of_nodes: Vec<IpNet> = of_nodes.iter().map(|text| net(text)).collect();
+        let used = |(link, prefix): &(&str, &str)| HostPrefix {
+            link: (*link).into(),
+            prefix: net(prefix),
+        };
+        let host = || host.iter().map(used).collect();
+        let sentence = routing.overlap(observed, &of_nodes, host)?;
+        let (_, rest) = sentence.split_once(" overlaps ").unwrap();
+        rest.split_once('\'').map(|(link, _)| link.to_owned())
+    }
+
+    #[test]
+    fn what_the_host_uses_is_not_routed_before_anything_is_programmed() {
+        let mut routing = known(&settings());
+        let nothing = ObservedObjects::default();
+        let of_cluster = [("eth1", "10.244.7.1/24")];
+        assert_eq!(overlap_of(&routing, &nothing, &[], &of_cluster).as_deref(), Some("eth1"));
+        // A routing daemon's route to a node's prefix.
+        assert_eq!(overlap_of(&routing, &nothing, &["10.244.7.0/24"], &of_cluster), None);
+        let permitted = Settings { allow_overlap: true, ..settings() };
+        assert_eq!(overlap_of(&known(&permitted), &nothing, &[], &of_cluster), None);
+
+        // An earlier run has programmed the cluster's range; the space is new.
+        let (key, value) = (
+            Key::Unreachable { prefix: net("10.244.0.0/16") },
+            Value::Unreachable { protocol: PROTOCOL },
+        );
+        let earlier: ObservedObjects = [(key, value)].into_iter().collect();
+        assert_eq!(overlap_of(&routing, &earlier, &[], &of_cluster), None);
+        let of_space = [("eth2", "10.9.3.1/24")];
+        assert_eq!(overlap_of(&routing, &earlier, &[], &of_space).as_deref(), Some("eth2"));
+        routing.look_is_over();
+        assert_eq!(overlap_of(&routing, &earlier, &[], &of_space), None);
+    }
+
+    /// flanneld leaves its route to a node that goes while flanneld does not run.
+    #[test]
+    fn what_flanneld_has_left_is_in_no_ones_way() {
+        let host = [("flannel.1", "10.244.7.0/24")];
+        let left = ForeignRoute {
+            metric: 0,
+            protocol: 3,
+            link: Some("flannel.1".into()),
+            gateway: Some("10.244.7.0".parse().unwrap()),
+        };
+        let mut observed = ObservedObjects::default();
+        observed.foreign.insert(net("10.244.7.0/24"), vec![left]);
+        let in_its_place = known(&in_flannels_place());
+        assert_eq!(overlap_of(&in_its_place, &observed, &["10.244.2.0/24"], &host), None);
+        let of = |settings: &Settings, of_nodes: &[&str]| {
+            overlap_of(&known(settings), &observed, of_nodes, &host).is_some()
+        };
+        // No other node has a prefix of that length, or this cluster has never had a flanneld.
+        assert!(of(&in_flannels_place(), &["10.244.16.0/20"]));
+        assert!(of(&settings(), &["10.244.2.0/24"]));
+    }
+
+    #[test]
+    fn a_router_may_announce_no_prefix_of_pods_but_where_the_network_knows_them() {
+        let is_alone = |routing: &Routing| {
+            ["10.244.1.0/24", "10.244.2.0/24", "10.9.0.0/24", "192.0.2.0/24"]
+                .map(|prefix| routing.is_of_pods_alone(net(prefix)))
+        };
+        assert_eq!(is_alone(&known(&settings())), [true, true, true, false]);
+        let permitted = Settings { allow_overlap: true, ..settings() };
+        assert_eq!(is_alone(&known(&permitted)), [true, false, false, false]);
+        let native = Settings { paths: crate::settings::Paths::Native, ..settings() };
+        assert_eq!(is_alone(&known(&native)), [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_node_publishes_itself_to_ours_and_in_flannelds_place_to_flannelds() {
+        let keys = |settings: &Settings| -> Vec<String> {
+            let routing = known(settings);
+            let all = routing.annotations(routing.cluster().own(), Some(&source()));
+            all.into_keys().collect()
+        };
+        assert_eq!(keys(&settings()), [annotation::KEY]);
+        let in_its_place = in_flannels_place();
+        let all = keys(&in_its_place);
+        assert!(all.iter().any(|key| key == annotation::KEY), "{all:?}");
+        assert!(all.iter().any(|key| key == "f/backend-data"), "{all:?}");
+        assert!(keys(&Settings { standby: true, ..in_its_place }).is_empty());
+    }
+
+    #[test]
+    fn a_prefix_that_a_node_had_is_kept_while_pods_live_in_it() {
+        let mut routing = known(&settings());
+        let source = source();
+        assert!(!routing.had_prefixes(&source, []));
+        // A block that was given up is another node's by now.
+        assert!(!routing.had_prefixes(&source, [net("10.9.0.0/29")]));
+        assert!(routing.had_prefixes(&source, [net("10.244.8.0/24")]));
+        let routed = vec!["10.244.8.7".parse().unwrap()];
+        assert_eq!(routing.keep_earlier(&source, &Pods { routed, ..Pods::default() }).len(), 1);
+        assert_eq!((routing.kept(), routing.has_earlier()), (vec![net("10.244.8.0/24")], true));
+        routing.keep_earlier(&source, &Pods::default());
+        assert_eq!((routing.kept(), routing.has_earlier()), (Vec::new(), false));
+    }
+}
