@@ -135,6 +135,10 @@ mod tests {
         for (backend, underlay) in ALL.into_iter().flat_map(|of| IpFamily::ALL.map(|to| (of, to))) {
             let path = backend.path(underlay);
             assert_eq!(path.underlay(underlay), Some(underlay));
+            // Only a tunnel has an underlay of its own.
+            let other = underlay.other();
+            let of_other = if path.is_tunnel() { underlay } else { other };
+            assert_eq!(path.underlay(other), Some(of_other), "{path}");
             assert_eq!(path.is_tunnel(), 0 < backend.overhead(underlay), "{path}");
         }
     }

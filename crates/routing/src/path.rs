@@ -102,9 +102,10 @@ impl TryFrom<String> for Path {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
-        let [v4, v6] = IpFamily::ALL.map(|underlay| Path::Vxlan { underlay });
-        let all = [Path::Native, Path::Learned, Path::Direct, v4, v6, Path::None];
-        let known = all.into_iter().find(|path| path.to_string() == word);
+        let by = |backend: &'static dyn Backend| IpFamily::ALL.map(|of| backend.path(of));
+        let ours = backends::ALL.into_iter().flat_map(by);
+        let mut all = [Path::Native, Path::Learned, Path::None].into_iter().chain(ours);
+        let known = all.find(|path| path.to_string() == word);
         known.ok_or_else(|| format!("path {word:?} is not known"))
     }
 }
