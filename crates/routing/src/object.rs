@@ -231,7 +231,7 @@ pub enum TunnelKind {
 }
 
 impl TunnelKind {
-    /// Reports whether a link can become of this kind without being made anew.
+    /// Reports whether a link of that kind can be adjusted to be of this one.
     fn can_replace(&self, there: &TunnelKind) -> bool {
         let TunnelKind::Vxlan { vni, port, .. } = self;
         matches!(there, TunnelKind::Vxlan { vni: id, port: udp, .. } if (id, udp) == (vni, port))
