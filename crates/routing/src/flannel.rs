@@ -25,7 +25,9 @@ pub mod config;
 pub mod kept;
 pub mod lease;
 pub mod leases;
+pub mod own_lease;
 pub mod subnet_env;
+pub mod turns;
 
 use std::net::IpAddr;
 

@@ -3,6 +3,7 @@
 
 pub mod alike;
 pub mod annotation;
+mod backends;
 pub mod blocks;
 mod claims;
 pub mod cluster;
@@ -12,6 +13,7 @@ pub mod earlier;
 mod family;
 pub mod file;
 pub mod flannel;
+pub mod identity;
 mod ids;
 pub mod kubernetes;
 mod mac;
@@ -28,6 +30,7 @@ pub mod routing;
 mod sealed;
 pub mod settings;
 pub mod show;
+pub mod source_node;
 pub mod time;
 pub mod wanted;
 
@@ -40,4 +43,5 @@ pub use path::Path;
 pub use refused::Refusal;
 pub use routing::{Routing, Todo};
 pub use settings::{OwnNode, Settings};
+pub use source_node::SourceNode;
 pub use time::Time;

@@ -7,23 +7,11 @@ use net::IpFamily;
 pub const IPV6_LEAST: u32 = 1280;
 
 /// Returns how many bytes of a packet of the underlay a path takes for itself.
-///
-/// VXLAN: the outer IP and UDP headers, its own header, and the inner Ethernet header.
 #[must_use]
 pub fn overhead(path: Path) -> u32 {
-    match path {
-        Path::Vxlan { underlay } => vxlan_overhead(underlay),
-        _ => 0,
-    }
-}
-
-/// Returns how many bytes VXLAN takes over a family.
-#[must_use]
-pub fn vxlan_overhead(underlay: IpFamily) -> u32 {
-    match underlay {
-        IpFamily::V4 => 20 + 8 + 8 + 14,
-        IpFamily::V6 => 40 + 8 + 8 + 14,
-    }
+    // A path by a tunnel has an underlay of its own, whatever the family of pods' addresses.
+    let underlay = path.underlay(IpFamily::V4);
+    path.backend().zip(underlay).map_or(0, |(backend, underlay)| backend.overhead(underlay))
 }
 
 /// Returns the least that a node can say of the network to it: pods everywhere keep IPv6.

@@ -189,7 +189,7 @@ impl Value {
     pub fn can_replace(&self, there: &Value) -> bool {
         match (self, there) {
             (Value::Tunnel(wanted), Value::Tunnel(there)) => {
-                (wanted.vni, wanted.port) == (there.vni, there.port)
+                wanted.kind.can_replace(&there.kind)
                     && wanted.local.is_ipv4() == there.local.is_ipv4()
             }
             _ => true,
@@ -197,27 +197,45 @@ impl Value {
     }
 }
 
-/// A VXLAN link. It learns nothing, accepts no router advertisements, and is up.
+/// The link of a tunnel. It accepts no router advertisements, and is up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tunnel {
-    /// The network identifier. Only a new link can have another.
-    pub vni: u32,
-    /// The UDP port. Only a new link can have another.
-    pub port: u16,
+    /// How it carries packets.
+    pub kind: TunnelKind,
     /// The outer source address. A link can get another one of its family.
     pub local: IpAddr,
     /// The link by which outer packets leave. A link can get another one.
     pub underlay: LinkName,
-    /// The hardware address.
-    pub mac: MacAddr,
+    /// The hardware address, if links of the kind have one.
+    pub mac: Option<MacAddr>,
     /// The MTU, in bytes.
     pub mtu: u32,
     /// It is up.
     pub up: bool,
-    /// It learns hardware addresses from packets. Ours never do.
-    pub learning: bool,
     /// Another program has made it a port, or has switched off its ARP or its forwarding.
     pub altered: bool,
+}
+
+/// How a tunnel carries packets, with what only such links have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TunnelKind {
+    /// VXLAN (RFC 7348).
+    Vxlan {
+        /// The network identifier. Only a new link can have another.
+        vni: u32,
+        /// The UDP port. Only a new link can have another.
+        port: u16,
+        /// It learns hardware addresses from packets. Ours never do.
+        learning: bool,
+    },
+}
+
+impl TunnelKind {
+    /// Reports whether a link of that kind can be adjusted to be of this one.
+    fn can_replace(&self, there: &TunnelKind) -> bool {
+        let TunnelKind::Vxlan { vni, port, .. } = self;
+        matches!(there, TunnelKind::Vxlan { vni: id, port: udp, .. } if (id, udp) == (vni, port))
+    }
 }
 
 /// A nexthop object.
@@ -271,12 +289,11 @@ impl fmt::Display for Value {
             Value::There => Ok(()),
             Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
             Value::Tunnel(tunnel) => {
-                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning, altered } =
-                    &**tunnel;
-                write!(
-                    f,
-                    ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}"
-                )?;
+                let Tunnel { kind, local, underlay, mac, mtu, up, altered } = &**tunnel;
+                let TunnelKind::Vxlan { vni, port, learning } = kind;
+                write!(f, ": VNI {vni}, port {port}, local {local} dev {underlay}")?;
+                mac.map_or(Ok(()), |mac| write!(f, ", {mac}"))?;
+                write!(f, ", mtu {mtu}")?;
                 f.write_str(if *up { "" } else { ", down" })?;
                 f.write_str(if *learning { ", learning" } else { "" })?;
                 f.write_str(if *altered { ", altered" } else { "" })

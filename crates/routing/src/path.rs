@@ -15,6 +15,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backends::{self, Backend, Verdict};
 use crate::node::{Dialect, Node};
 use crate::settings::LinkName;
 use net::IpFamily;
@@ -50,7 +51,31 @@ impl Path {
     /// Reports whether it needs a route of ours.
     #[must_use]
     pub fn has_route(self) -> bool {
-        matches!(self, Path::Direct | Path::Vxlan { .. })
+        self.backend().is_some()
+    }
+
+    /// Reports whether it is a tunnel.
+    #[must_use]
+    pub fn is_tunnel(self) -> bool {
+        self.has_route() && !self.is_plain()
+    }
+
+    /// Returns the backend that it is by; `None` if nothing of ours is programmed.
+    pub(crate) fn backend(self) -> Option<&'static dyn Backend> {
+        let is_by = |backend: &&dyn Backend| {
+            IpFamily::ALL.into_iter().any(|underlay| backend.path(underlay) == self)
+        };
+        backends::ALL.into_iter().find(is_by)
+    }
+
+    /// Returns the family of the underlay's packets that carry pods' packets of a family by it; `None`
+    /// if none do.
+    pub(crate) fn underlay(self, family: IpFamily) -> Option<IpFamily> {
+        match self {
+            Path::None => None,
+            Path::Vxlan { underlay } => Some(underlay),
+            Path::Native | Path::Learned | Path::Direct => Some(family),
+        }
     }
 }
 
@@ -77,9 +102,10 @@ impl TryFrom<String> for Path {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
-        let [v4, v6] = IpFamily::ALL.map(|underlay| Path::Vxlan { underlay });
-        let all = [Path::Native, Path::Learned, Path::Direct, v4, v6, Path::None];
-        let known = all.into_iter().find(|path| path.to_string() == word);
+        let by = |backend: &'static dyn Backend| IpFamily::ALL.map(|of| backend.path(of));
+        let ours = backends::ALL.into_iter().flat_map(by);
+        let mut all = [Path::Native, Path::Learned, Path::None].into_iter().chain(ours);
+        let known = all.find(|path| path.to_string() == word);
         known.ok_or_else(|| format!("path {word:?} is not known"))
     }
 }
@@ -159,10 +185,12 @@ pub fn choose_path(own: &Node, peer: &Node, family: IpFamily, reach: Reachabilit
     decide(own, peer, family, reach, false).path
 }
 
-/// Reports whether a peer can be reached by a tunnel over a family.
-pub(crate) fn can_tunnel(own: &Node, peer: &Node, family: IpFamily, underlay: IpFamily) -> bool {
-    let choosing = Chooser { own, peer, tells: false, passed_over: Vec::new() };
-    choosing.vxlan(family, underlay).is_ok()
+/// Reports whether both ends offer a path by a backend.
+pub(crate) fn is_offered(own: &Node, peer: &Node, family: IpFamily, path: Path) -> bool {
+    let (Some(backend), Some(underlay)) = (path.backend(), path.underlay(family)) else {
+        return false;
+    };
+    backend.offered(Ends { own, peer }, family, underlay).is_ok()
 }
 
 fn all_reasons(passed_over: &[RejectedPath]) -> String {
@@ -191,40 +219,54 @@ fn decide<'a>(
     reach: Reachability<'a>,
     tells: bool,
 ) -> Decision<'a> {
-    let mut choosing = Chooser { own, peer, tells, passed_over: Vec::new() };
-    if let Some((path, because)) = choosing.native() {
-        return choosing.chosen(path, because);
+    let ends = Ends { own, peer };
+    let mut passed_over = Vec::new();
+    let mut pass_over = |path: Path, why: Argument<'a>| {
+        if tells {
+            passed_over.push((path, why));
+        }
+    };
+    let plain = |path, because| Decision { path, because: Some(because), passed_over: Vec::new() };
+    if let Some((path, because)) = ends.native() {
+        return plain(path, because);
     }
     if reach.learned {
-        return choosing.chosen(Path::Learned, Argument::Learned);
-    }
-    match choosing.direct(family, reach.ways.get(family)) {
-        Ok(because) => return choosing.chosen(Path::Direct, because),
-        Err(why) => choosing.pass_over(Path::Direct, why),
+        return plain(Path::Learned, Argument::Learned);
     }
     let mut last_resort = None;
-    for underlay in [family, family.other()] {
-        let path = Path::Vxlan { underlay };
-        match choosing.vxlan(family, underlay) {
-            Err(why) => choosing.pass_over(path, why),
-            Ok(address) if **reach.ways.get(underlay) == Way::Missing => {
-                choosing.pass_over(path, Argument::NoRoute(address));
-                last_resort = last_resort.or(Some((path, address)));
+    for backend in backends::ALL {
+        let underlays = if backend.crosses_families() { 2 } else { 1 };
+        for underlay in [family, family.other()].into_iter().take(underlays) {
+            let path = backend.path(underlay);
+            let offered = backend.offered(ends, family, underlay);
+            let verdict = match offered {
+                Ok(address) => backend.carried(address, reach.ways.get(underlay)),
+                Err(why) => Verdict::Impossible(why),
+            };
+            match verdict {
+                Verdict::Possible(because) => {
+                    return Decision { path, because: Some(because), passed_over };
+                }
+                Verdict::Impossible(why) => pass_over(path, why),
+                Verdict::LastResort(address) => {
+                    pass_over(path, Argument::NoRoute(address));
+                    last_resort = last_resort.or(Some((path, address)));
+                }
             }
-            Ok(address) => return choosing.chosen(path, Argument::BothOffer(address)),
         }
     }
     // A route that is missing now may come back by itself; then the tunnel needs no change.
     if let Some((path, address)) = last_resort {
-        choosing.passed_over.retain(|(passed, _)| *passed != path);
-        return choosing.chosen(path, Argument::BothOfferWithoutRoute(address));
+        passed_over.retain(|(passed, _)| *passed != path);
+        let because = Some(Argument::BothOfferWithoutRoute(address));
+        return Decision { path, because, passed_over };
     }
-    Decision { path: Path::None, because: None, passed_over: choosing.passed_over }
+    Decision { path: Path::None, because: None, passed_over }
 }
 
 /// What speaks for a path, or against it.
 #[derive(Debug, Clone, Copy)]
-enum Argument<'a> {
+pub(crate) enum Argument<'a> {
     LeftToNetwork { asks: &'a str },
     NativeOnly { asks: &'a str, flannels: &'a str },
     Learned,
@@ -237,8 +279,7 @@ enum Argument<'a> {
     OwnLacks(Offer),
     PeerLacks(&'a str, Offer),
     BothLack(Offer),
-    OtherVni { peer: &'a str, there: u32, own: u32 },
-    OtherPort { peer: &'a str, there: u16, own: u16 },
+    Differs { what: &'static str, peer: &'a str, there: u32, own: u32 },
     NotOver { flannels: &'a str, family: IpFamily, underlay: IpFamily },
     OwnWithoutAddress(IpFamily),
     PeerWithoutAddress(&'a str, IpFamily),
@@ -246,18 +287,18 @@ enum Argument<'a> {
 
 /// What an end may offer.
 #[derive(Debug, Clone, Copy)]
-enum Offer {
-    Direct,
-    Vxlan,
-    VxlanOver(IpFamily),
+pub(crate) struct Offer {
+    /// What a person calls it.
+    pub(crate) name: &'static str,
+    /// Over packets of this family.
+    pub(crate) over: Option<IpFamily>,
 }
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Offer::Direct => f.write_str("direct paths"),
-            Offer::Vxlan => f.write_str("VXLAN"),
-            Offer::VxlanOver(underlay) => write!(f, "VXLAN over {underlay}"),
+        match self.over {
+            Some(underlay) => write!(f, "{} over {underlay}", self.name),
+            None => f.write_str(self.name),
         }
     }
 }
@@ -287,11 +328,8 @@ impl fmt::Display for Argument<'_> {
             Argument::OwnLacks(what) => write!(f, "this node does not offer {what}"),
             Argument::PeerLacks(name, what) => write!(f, "{name} does not offer {what}"),
             Argument::BothLack(what) => write!(f, "neither end offers {what}"),
-            Argument::OtherVni { peer, there, own } => {
-                write!(f, "{peer} has VNI {there}, this node {own}")
-            }
-            Argument::OtherPort { peer, there, own } => {
-                write!(f, "{peer} has VXLAN's port {there}, this node {own}")
+            Argument::Differs { what, peer, there, own } => {
+                write!(f, "{peer} has {what} {there}, this node {own}")
             }
             Argument::NotOver { flannels, family, underlay } => {
                 write!(f, "flanneld on {flannels} has no {family} over {underlay}")
@@ -306,26 +344,16 @@ impl fmt::Display for Argument<'_> {
     }
 }
 
-struct Chooser<'a> {
-    own: &'a Node,
-    peer: &'a Node,
-    tells: bool,
-    passed_over: Vec<(Path, Argument<'a>)>,
+/// Both ends of a path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    pub(crate) own: &'a Node,
+    pub(crate) peer: &'a Node,
 }
 
-impl<'a> Chooser<'a> {
-    fn chosen(self, path: Path, because: Argument<'a>) -> Decision<'a> {
-        Decision { path, because: Some(because), passed_over: self.passed_over }
-    }
-
-    fn pass_over(&mut self, path: Path, why: Argument<'a>) {
-        if self.tells {
-            self.passed_over.push((path, why));
-        }
-    }
-
+impl<'a> Ends<'a> {
     /// A node that asks for native paths has them with every node of ours.
-    fn native(&self) -> Option<(Path, Argument<'a>)> {
+    fn native(self) -> Option<(Path, Argument<'a>)> {
         let (own, peer) = (self.own, self.peer);
         let asks = match (own.offers.native, peer.offers.native) {
             (false, false) => return None,
@@ -340,44 +368,18 @@ impl<'a> Chooser<'a> {
         Some((Path::Native, Argument::LeftToNetwork { asks }))
     }
 
-    fn direct(&self, family: IpFamily, way: &'a Way) -> Result<Argument<'a>, Argument<'a>> {
-        self.both_offer(Offer::Direct, |node| node.offers.direct)?;
-        let address = self.both_have_underlay(family)?;
-        match way {
-            Way::OnLink(hop) => Ok(Argument::OnSegment { address, hop }),
-            Way::ByGateway(hop) => Err(Argument::BehindGateway { address, hop }),
-            Way::Missing => Err(Argument::NoRoute(address)),
-            Way::Unknown => Err(Argument::WayUnknown(address)),
-        }
+    /// Passes if something is the same at both ends.
+    pub(crate) fn same(self, what: &'static str, own: u32, there: u32) -> Result<(), Argument<'a>> {
+        let peer = self.peer.name.as_str();
+        if own == there { Ok(()) } else { Err(Argument::Differs { what, peer, there, own }) }
     }
 
-    fn vxlan(&self, family: IpFamily, underlay: IpFamily) -> Result<IpAddr, Argument<'a>> {
-        self.both_offer(Offer::Vxlan, |node| node.offers.vxlan.is_some())?;
-        let (Some(own), Some(peer)) = (self.own.offers.vxlan, self.peer.offers.vxlan) else {
-            unreachable!("both offer it");
-        };
-        let name = self.peer.name.as_str();
-        if own.vni != peer.vni {
-            return Err(Argument::OtherVni { peer: name, there: peer.vni, own: own.vni });
-        }
-        if own.port != peer.port {
-            return Err(Argument::OtherPort { peer: name, there: peer.port, own: own.port });
-        }
-        if family != underlay {
-            for node in [self.own, self.peer] {
-                if node.dialect == Dialect::Flannel {
-                    return Err(Argument::NotOver { flannels: &node.name, family, underlay });
-                }
-            }
-        }
-        let address = self.both_have_underlay(underlay)?;
-        self.both_offer(Offer::VxlanOver(underlay), |node| {
-            node.offers.vxlan.is_some_and(|vxlan| vxlan.mac(underlay).is_some())
-        })?;
-        Ok(address)
-    }
-
-    fn both_offer(&self, what: Offer, offers: impl Fn(&Node) -> bool) -> Result<(), Argument<'a>> {
+    /// Passes if both ends offer something.
+    pub(crate) fn both_offer(
+        self,
+        what: Offer,
+        offers: impl Fn(&Node) -> bool,
+    ) -> Result<(), Argument<'a>> {
         match (offers(self.own), offers(self.peer)) {
             (true, true) => Ok(()),
             (false, true) => Err(Argument::OwnLacks(what)),
@@ -387,7 +389,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Returns the peer's underlay address of a family, if both ends have one.
-    fn both_have_underlay(&self, family: IpFamily) -> Result<IpAddr, Argument<'a>> {
+    pub(crate) fn both_have_underlay(self, family: IpFamily) -> Result<IpAddr, Argument<'a>> {
         match (self.own.underlay.get(family), self.peer.underlay.get(family)) {
             (Some(_), Some(address)) => Ok(address),
             (None, _) => Err(Argument::OwnWithoutAddress(family)),

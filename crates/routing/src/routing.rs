@@ -45,6 +45,7 @@
 mod failures;
 mod flanneld;
 mod health;
+mod own;
 mod planning;
 mod turning;
 
@@ -58,6 +59,7 @@ use crate::blocks;
 use crate::cluster::{Cluster, Event, News};
 use crate::condition;
 use crate::document::{self, Document};
+use crate::identity::Identity;
 use crate::ids::Ids;
 use crate::object::{Key, Value};
 use crate::path::{Path, Way};
@@ -65,6 +67,7 @@ use crate::plan::{Change, DesiredObjects, ForeignRoute, ObservedObjects};
 use crate::settings::{LinkName, OwnNode, Settings};
 use crate::time::Time;
 use failures::Failure;
+pub use flanneld::{NoRoutesOfFlanneld, without_flannels};
 use net::{IpFamily, PerFamily};
 use turning::Turn;
 
@@ -168,6 +171,7 @@ pub enum LeaveMode {
 pub struct Routing {
     pub(crate) settings: Arc<Settings>,
     pub(crate) cluster: Cluster,
+    identity: Identity,
     /// Why nothing can be programmed yet.
     waiting: Option<String>,
     ways: HashMap<IpAddr, Way>,
@@ -175,6 +179,8 @@ pub struct Routing {
     pub(crate) observed: ObservedObjects,
     /// The kernel has been looked at.
     looked: bool,
+    /// The changes of a look were made while this node was known.
+    settled: bool,
     /// Peers that are not planned yet, as the ways to them are not known.
     unplanned: BTreeSet<String>,
     /// All peers of a complete list have been planned: objects that no peer wants by now go.
@@ -223,11 +229,13 @@ impl Routing {
         Routing {
             cluster: Cluster::new(settings.clone(), own),
             settings,
+            identity: Identity::default(),
             waiting: Some("nothing is known of this node yet".to_owned()),
             ways: HashMap::new(),
             wanted: DesiredObjects::default(),
             observed: ObservedObjects::default(),
             looked: false,
+            settled: false,
             unplanned: BTreeSet::new(),
             complete: false,
             ids: Ids::default(),
@@ -248,6 +256,10 @@ impl Routing {
     /// any source was asked.
     pub fn restore(&mut self, document: Document, now: Time) -> Todo {
         let own = document.own.filter(|own| own.name == self.cluster.own().node.name);
+        if let Some(own) = &own {
+            self.identity.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
+            self.identity.recorded = document.macs;
+        }
         let of_own = self.cluster.restore_own_blocks(own.map_or(Vec::new(), |own| own.blocks), now);
         let mut outcome = self.cluster.restore(document.peers, now);
         outcome.news.extend(of_own.news);

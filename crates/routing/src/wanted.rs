@@ -11,13 +11,12 @@
 //! tunnel that is gone is made again.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::mtu;
+use crate::backends::{self, PeerEnd, PeerObjects};
 use crate::node::Node;
-use crate::object::{Key, Nexthop, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
+use crate::object::{Key, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
 use crate::path::{Hop, Path};
 use crate::plan::Objects;
 use crate::reader::host_prefix;
@@ -67,45 +66,27 @@ pub fn of_node(
         let value = Value::Unreachable { protocol: PROTOCOL_OWN };
         objects.insert(Key::Unreachable { prefix }, value);
     }
-    for underlay in IpFamily::ALL {
-        if let Some((link, tunnel)) = tunnel(settings, own, underlay) {
-            objects.insert(Key::Tunnel { link }, Value::Tunnel(Box::new(tunnel)));
-        }
+    for (link, tunnel) in IpFamily::ALL.into_iter().flat_map(|of| tunnels(settings, own, of)) {
+        objects.insert(Key::Tunnel { link }, Value::Tunnel(Box::new(tunnel)));
     }
     for family in IpFamily::ALL {
         // The tunnel over the other family carries what has none of its own.
-        let mut tunnels = [family, family.other()].into_iter();
-        let link = tunnels.find_map(|underlay| tunnel(settings, own, underlay));
-        if let (Some((link, _)), Some(address)) = (link, own.node.tunnel_address(family)) {
+        let underlays = [family, family.other()].into_iter();
+        let mut links = underlays.flat_map(|underlay| tunnels(settings, own, underlay));
+        if let (Some((link, _)), Some(address)) = (links.next(), own.node.tunnel_address(family)) {
             objects.insert(Key::Address { link, address }, Value::There);
         }
     }
     objects
 }
 
-/// Returns this node's tunnel over a family, if it has one.
-fn tunnel(settings: &Settings, own: &OwnNode, underlay: IpFamily) -> Option<(LinkName, Tunnel)> {
-    let vxlan = own.node.offers.vxlan?;
-    let uplink = own.uplinks.get(underlay).as_ref()?;
-    let tunnel = Tunnel {
-        vni: vxlan.vni,
-        port: vxlan.port,
-        local: own.node.underlay.get(underlay)?,
-        underlay: uplink.name.clone(),
-        mac: vxlan.mac(underlay)?,
-        mtu: tunnel_mtu(settings, own, underlay)?,
-        up: true,
-        learning: false,
-        altered: false,
-    };
-    Some((own.tunnels.get(underlay).clone(), tunnel))
-}
-
-/// Returns the MTU of this node's tunnel over a family.
-pub(crate) fn tunnel_mtu(settings: &Settings, own: &OwnNode, underlay: IpFamily) -> Option<u32> {
-    let uplink = own.uplinks.get(underlay).as_ref()?;
-    let base = settings.underlay_mtu.unwrap_or(uplink.mtu);
-    Some(base.saturating_sub(mtu::vxlan_overhead(underlay)))
+/// Returns this node's tunnels over a family.
+pub(crate) fn tunnels<'a>(
+    settings: &'a Settings,
+    own: &'a OwnNode,
+    underlay: IpFamily,
+) -> impl Iterator<Item = (LinkName, Tunnel)> + 'a {
+    backends::ALL.into_iter().filter_map(move |backend| backend.tunnel(settings, own, underlay))
 }
 
 /// How one family of a peer's pods is reached.
@@ -146,7 +127,12 @@ pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> 
         for prefix in plain.chain(blocks).filter(of_family) {
             objects.insert(Key::Element { set: Set::Plain, prefix }, Value::There);
         }
-        let Some(nexthop) = nexthop(own, peer, family, reach, &mut objects) else { continue };
+        let path = reach.path;
+        let Some((backend, underlay)) = path.backend().zip(path.underlay(family)) else { continue };
+        let hop = reach.hop.as_ref();
+        let end = PeerEnd { own, peer, family, underlay, hop };
+        let Some(PeerObjects { nexthop, entries }) = backend.of_peer(end) else { continue };
+        objects.extend(entries);
         objects.insert(Key::Nexthop { id: reach.nexthop }, Value::Nexthop(nexthop));
         for prefix in peer.prefixes_of(family) {
             let value = Value::Route { nexthop: Some(reach.nexthop), mtu: reach.mtu };
@@ -154,41 +140,4 @@ pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> 
         }
     }
     objects
-}
-
-/// Returns the nexthop of a path, after what it needs; `None` if the path needs nothing of ours.
-fn nexthop(
-    own: &OwnNode,
-    peer: &Node,
-    family: IpFamily,
-    reach: &Reach,
-    objects: &mut Objects,
-) -> Option<Nexthop> {
-    match reach.path {
-        Path::Native | Path::Learned | Path::None => None,
-        Path::Direct => {
-            let link = reach.hop.as_ref()?.link.clone();
-            let gateway = peer.underlay.get(family)?;
-            // The kernel has reported that the address is on the link. Some clouds give addresses
-            // without a prefix.
-            Some(Nexthop { link, gateway, onlink: true })
-        }
-        Path::Vxlan { underlay } => {
-            let link = own.tunnels.get(underlay).clone();
-            let mac = peer.offers.vxlan?.mac(underlay)?;
-            let to: IpAddr = peer.underlay.get(underlay)?;
-            // Linux refuses an IPv6 gateway that a route by another link leads to, so a change of
-            // path could not keep it (net/ipv6/route.c ip6_route_check_nh_onlink). A link-local
-            // one is not compared.
-            let gateway = match family {
-                // A node with blocks and no prefix of the family has none.
-                IpFamily::V4 => peer.tunnel_address(family).or(peer.underlay.get(family))?,
-                IpFamily::V6 => mac.link_local().into(),
-            };
-            objects.insert(Key::Fdb { link: link.clone(), mac }, Value::Fdb { to });
-            let neighbour = Key::Neighbour { link: link.clone(), address: gateway };
-            objects.insert(neighbour, Value::Neighbour { mac });
-            Some(Nexthop { link, gateway, onlink: true })
-        }
-    }
 }

@@ -9,7 +9,36 @@ use super::Routing;
 use crate::cluster::News;
 use crate::node::Node;
 use crate::object::Key;
-use crate::plan::{Change, ForeignRoute};
+use crate::plan::{Change, ForeignRoute, ObservedObjects};
+
+/// flanneld has made no route yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("flanneld has no routes here yet, and pods would be cut off: start it first")]
+pub struct NoRoutesOfFlanneld;
+
+/// Returns the prefixes of the cluster to which there is a route of ours, and none of flanneld's.
+///
+/// # Errors
+/// There is none of flanneld's at all.
+pub fn without_flannels(
+    observed: &ObservedObjects,
+    ranges: &[IpNet],
+) -> Result<Vec<IpNet>, NoRoutesOfFlanneld> {
+    let ours = observed.objects().keys().filter_map(|key| match key {
+        Key::Route { prefix } => Some(*prefix),
+        _ => None,
+    });
+    let of_cluster = ours.filter(|prefix| ranges.iter().any(|range| range.contains(prefix)));
+    let has_flannels = |prefix: &IpNet| {
+        let routes = observed.foreign.get(prefix);
+        routes.is_some_and(|routes| routes.iter().any(ForeignRoute::may_be_flannels))
+    };
+    let (there, lacking): (Vec<IpNet>, Vec<IpNet>) = of_cluster.partition(has_flannels);
+    if there.is_empty() && !lacking.is_empty() {
+        return Err(NoRoutesOfFlanneld);
+    }
+    Ok(lacking)
+}
 
 impl Routing {
     /// Returns the removals of flanneld's routes, once a source has given a complete list: where
@@ -110,5 +139,35 @@ impl Routing {
     fn used_at(&self, prefix: IpNet) -> Option<&Node> {
         let (_, name) = self.cluster.of_address(prefix.network())?;
         self.cluster.peer(name)?.used()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::object::Value;
+
+    use super::*;
+
+    /// A node is given back once flanneld reaches what the service reaches.
+    #[test]
+    fn what_flanneld_does_not_reach_yet_is_found() {
+        let net = |text: &str| -> IpNet { text.parse().unwrap() };
+        let (b, c, block) = (net("10.244.2.0/24"), net("10.244.3.0/24"), net("10.9.0.0/29"));
+        let ours = [b, c, block]
+            .map(|prefix| (Key::Route { prefix }, Value::Route { nexthop: Some(1), mtu: None }));
+        let mut observed: ObservedObjects = ours.into_iter().collect();
+        let ranges = [net("10.244.0.0/16")];
+        // The route to this node's own pods is none of flanneld's.
+        let bridge =
+            ForeignRoute { metric: 0, protocol: 2, link: Some("cni0".into()), gateway: None };
+        observed.foreign.insert(net("10.244.1.0/24"), vec![bridge.clone()]);
+        assert_eq!(without_flannels(&observed, &ranges), Err(NoRoutesOfFlanneld));
+        let flannels = ForeignRoute { protocol: 3, gateway: Some(b.network()), ..bridge };
+        observed.foreign.insert(b, vec![flannels.clone()]);
+        assert_eq!(without_flannels(&observed, &ranges).unwrap(), [c]);
+        observed.foreign.insert(c, vec![flannels]);
+        assert!(without_flannels(&observed, &ranges).unwrap().is_empty());
+        // Without another node there is nothing to wait for.
+        assert!(without_flannels(&ObservedObjects::default(), &ranges).unwrap().is_empty());
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::{Answer, PeerPlan, Phase, Probe, Routing, Target};
+use crate::backends;
 use crate::condition::{self, Condition, Health, ProgrammingFault};
 use crate::flannel::subnet_env::SubnetEnv;
 use crate::node::Node;
@@ -29,13 +30,9 @@ impl Routing {
 
     fn target(&self, node: &Node, family: IpFamily) -> Option<Target> {
         let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
-        let underlay = match plan.path {
-            Path::None => return None,
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
-        let underlay = node.underlay.get(underlay)?;
-        let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
+        let underlay = node.underlay.get(plan.path.underlay(family)?)?;
+        let has_tunnel = backends::ALL.iter().any(|backend| backend.has_tunnel_address(node));
+        let tunnel = node.tunnel_address(family).filter(|_| has_tunnel);
         // Without tunnels, only pods' gateway has an address of the peer's prefix.
         let path = tunnel.or_else(|| match plan.path {
             Path::Direct => Some(underlay),
@@ -114,10 +111,9 @@ impl Routing {
                 let used = plans.filter_map(|(_, plan)| plan.as_ref()?.pod_mtu).min();
                 // Without a peer, as if every offer were in use: the first peer changes nothing.
                 let offered = || {
-                    let vxlan = own.node.offers.vxlan?;
-                    let tunnels = IpFamily::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
-                    let mtus = tunnels.filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
-                    mtus.min()
+                    let tunnels = IpFamily::ALL.into_iter();
+                    let tunnels = tunnels.flat_map(|of| wanted::tunnels(&self.settings, own, of));
+                    tunnels.map(|(_, tunnel)| tunnel.mtu).min()
                 };
                 used.or_else(offered).or_else(underlay)
             }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{FamilyPlan, PeerPlan, Routing, Todo};
+use crate::backends;
 use crate::cluster::{News, Outcome, Peer};
 use crate::mtu;
 use crate::node::Node;
@@ -69,12 +70,11 @@ impl Routing {
     /// it is: the next address is given to the same link. No packet goes by it until then.
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
-        let Some(vxlan) = own.node.offers.vxlan else { return };
         for family in IpFamily::ALL {
             let key = Key::Tunnel { link: own.tunnels.get(family).clone() };
             // One with other numbers is an earlier configuration's.
             if let Some(Value::Tunnel(there)) = self.observed.objects().get(&key)
-                && (there.vni, there.port) == (vxlan.vni, vxlan.port)
+                && backends::ALL.iter().any(|backend| backend.is_configured(own, there))
                 && own.node.underlay.get(family).is_none()
             {
                 of_node.insert(key, Value::Tunnel(there.clone()));
@@ -110,15 +110,11 @@ impl Routing {
             let hop = self.hop(node, family, path);
             let pod_mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
             let mtu = pod_mtu.map(|mtu| self.with_learnt(mtu, path, hop.as_ref()));
-            let link_mtu = match path {
-                Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
-                Path::Direct => {
-                    let uplink = own.uplinks.get(family).as_ref();
-                    uplink
-                        .filter(|uplink| hop.as_ref().is_some_and(|hop| hop.link == uplink.name))
-                        .map(|uplink| uplink.mtu)
+            let link_mtu = match path.backend().zip(path.underlay(family)) {
+                Some((backend, underlay)) => {
+                    backend.link_mtu(&self.settings, &own, underlay, hop.as_ref())
                 }
-                _ => mtu,
+                None => mtu,
             };
             let preferred = prefixes.iter().find_map(|prefix| {
                 match self.observed.objects().get(&Key::Route { prefix: *prefix }) {
@@ -187,10 +183,7 @@ impl Routing {
 
     /// Returns the way that a path's packets go.
     fn hop(&self, node: &Node, family: IpFamily, path: Path) -> Option<Hop> {
-        let underlay = match path {
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
+        let underlay = path.underlay(family).unwrap_or(family);
         match self.ways.get(&node.underlay.get(underlay)?)? {
             Way::OnLink(hop) | Way::ByGateway(hop) => Some(hop.clone()),
             Way::Unknown | Way::Missing => None,
@@ -207,11 +200,7 @@ impl Routing {
         path: Path,
         hop: Option<&Hop>,
     ) -> Option<u32> {
-        let underlay = match path {
-            Path::None => return None,
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
+        let underlay = path.underlay(family)?;
         let uplink = || own.uplinks.get(underlay).as_ref().map(|uplink| uplink.mtu);
         let way = self.settings.underlay_mtu.or(hop.map(|hop| hop.mtu)).or_else(uplink)?;
         let published = match self.settings.source {

@@ -31,9 +31,8 @@ impl Routing {
     pub(super) fn turn(&mut self, node: &Node, family: IpFamily, chosen: Path) -> (Path, bool) {
         let plan = self.plans.get(&node.name).and_then(|plan| plan.families.get(family).as_ref());
         let Some(before) = plan.map(|plan| plan.path) else { return (chosen, false) };
-        let is_tunnel = |path| matches!(path, Path::Vxlan { .. });
         let changes =
-            (before.is_plain() && is_tunnel(chosen)) || (is_tunnel(before) && chosen.is_plain());
+            (before.is_plain() && chosen.is_tunnel()) || (before.is_tunnel() && chosen.is_plain());
         if !changes && self.turns.is_empty() {
             return (chosen, false);
         }
@@ -50,14 +49,9 @@ impl Routing {
             None => return (chosen, false),
         }
         let own = &self.cluster.own().node;
-        match before {
-            Path::Vxlan { underlay }
-                if chosen == Path::Direct && path::can_tunnel(own, node, family, underlay) =>
-            {
-                (before, true)
-            }
-            _ => (chosen, true),
-        }
+        let stays = before.is_tunnel() && chosen == Path::Direct;
+        let stays = stays && path::is_offered(own, node, family, before);
+        (if stays { before } else { chosen }, true)
     }
 
     /// Ends the changes that are due, and returns their peers.

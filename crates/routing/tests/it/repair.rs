@@ -55,7 +55,7 @@ fn damage(machine: &mut Machine, random: &mut Random) -> Vec<(Key, Option<Value>
                     if other == 2 {
                         tunnel.mtu = 1280;
                     } else {
-                        tunnel.mac = MacAddr([6, 6, 6, 6, 6, 6]);
+                        tunnel.mac = Some(MacAddr([6, 6, 6, 6, 6, 6]));
                         // neigh_changeaddr
                         kernel.objects.retain(|key, _| {
                             !matches!(key, Key::Neighbour { link: on, .. } if **on == *link)

@@ -6,7 +6,7 @@ use netwright_routing::PerFamily;
 use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::kubernetes;
 use netwright_routing::mtu::IPV6_LEAST;
-use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, Value};
+use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, TunnelKind, Value};
 use netwright_routing::path::{Hop, Path, Way};
 use netwright_routing::plan::ForeignRoute;
 use netwright_routing::routing::{Answer, LeaveMode, Phase, Probe};
@@ -97,14 +97,12 @@ fn flannels_kernel() -> Kernel {
         [("flannel.1", "192.0.2.1", 1450, 4_u8), ("flannel-v6.1", "2001:db8::1", 1450, 6)]
     {
         let tunnel = Tunnel {
-            vni: 1,
-            port: 8472,
+            kind: TunnelKind::Vxlan { vni: 1, port: 8472, learning: false },
             local: ip(local),
             underlay: "eth0".into(),
-            mac: netwright_routing::MacAddr([2, 0, 0, 0, family, 1]),
+            mac: Some(netwright_routing::MacAddr([2, 0, 0, 0, family, 1])),
             mtu,
             up: true,
-            learning: false,
             altered: false,
         };
         kernel.objects.insert(Key::Tunnel { link: link.into() }, Value::Tunnel(Box::new(tunnel)));
@@ -645,7 +643,7 @@ fn a_tunnel_without_its_address_stays_over_a_start() {
     let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
         panic!("there is a tunnel");
     };
-    tunnel.port = 4789;
+    tunnel.kind = TunnelKind::Vxlan { vni: 1, port: 4789, learning: false };
     machine.routing = Routing::new(settings(), "a");
     let _ = machine.routing.own(with_v4(None), NOW);
     machine.look();
@@ -662,7 +660,7 @@ fn another_port_needs_a_new_tunnel_and_everything_on_it() {
     let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
         panic!("there is a tunnel");
     };
-    tunnel.port = 4789;
+    tunnel.kind = TunnelKind::Vxlan { vni: 1, port: 4789, learning: false };
     machine.look();
     machine.assert_right();
 }

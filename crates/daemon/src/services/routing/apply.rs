@@ -9,7 +9,7 @@ use kernel::route::{
 };
 use kernel::sysctl::Sysctl;
 use routing::object::{
-    ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value,
+    ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, TunnelKind, Value,
 };
 use routing::plan::{Change, ForeignRoute};
 
@@ -141,19 +141,25 @@ fn create_tunnel(
     name: &str,
     tunnel: &Tunnel,
 ) -> Result<(), String> {
-    let options = VxlanOptions {
-        local: Some(tunnel.local),
-        underlay: Some(index(links, &tunnel.underlay)?),
-        learning: tunnel.learning,
-        ..VxlanOptions::new(tunnel.vni, tunnel.port)
+    let underlay = Some(index(links, &tunnel.underlay)?);
+    let kind = match tunnel.kind {
+        TunnelKind::Vxlan { vni, port, learning } => {
+            let options = VxlanOptions::new(vni, port);
+            LinkKind::Vxlan(VxlanOptions {
+                local: Some(tunnel.local),
+                underlay,
+                learning,
+                ..options
+            })
+        }
     };
     let new = NewLink {
-        mac: Some(tunnel.mac),
+        mac: tunnel.mac,
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
         // If the service is killed before the alias is there, the next run knows the link by this.
         group: Some(GROUP_UNFINISHED),
-        ..NewLink::new(name, LinkKind::Vxlan(options))
+        ..NewLink::new(name, kind)
     };
     let link = netlink.create_link(&new).map_err(|error| said(&error))?;
     let ifindex = link.index;
@@ -171,13 +177,15 @@ fn adjust_tunnel(
     tunnel: &Tunnel,
 ) -> Result<(), String> {
     let ifindex = index(links, name)?;
-    let vxlan = VxlanSet {
-        local: Some(tunnel.local),
-        underlay: Some(index(links, &tunnel.underlay)?),
-        learning: Some(tunnel.learning),
+    let underlay = Some(index(links, &tunnel.underlay)?);
+    let of_kind = match tunnel.kind {
+        TunnelKind::Vxlan { learning, .. } => {
+            let (local, learning) = (Some(tunnel.local), Some(learning));
+            LinkSet { vxlan: VxlanSet { local, underlay, learning }, ..LinkSet::default() }
+        }
     };
     let of_link = LinkSet {
-        mac: Some(tunnel.mac),
+        mac: tunnel.mac,
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
         master: Some(None),
@@ -186,7 +194,7 @@ fn adjust_tunnel(
     };
     // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
     // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
-    set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
+    set(netlink, ifindex, of_kind)?;
     set(netlink, ifindex, of_link)?;
     // With an MTU below 1280 the link had no IPv6; now the kernel gives it IPv6 anew.
     quieten(netlink, name, ifindex)?;

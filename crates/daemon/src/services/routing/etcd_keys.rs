@@ -14,6 +14,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
+use routing::flannel::turns::spread;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -249,11 +250,4 @@ impl Keys<'_> {
         tell(KeysEvent::Probed(answer.value()));
         Ok(())
     }
-}
-
-/// Returns a pause that is up to half as long again: not all nodes come at once when etcd is back.
-/// `random` is any number.
-pub(super) fn spread(pause: Duration, random: u64) -> Duration {
-    let half = u64::try_from(pause.as_millis() / 2).unwrap_or_default();
-    pause + Duration::from_millis(random % (half + 1))
 }

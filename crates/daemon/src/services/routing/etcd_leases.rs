@@ -15,8 +15,9 @@ use agent::setting::ServerUrl;
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
 use k8s_openapi::ByteString;
-use routing::PerFamily;
 use routing::flannel::leases::{Lease, Leases, Windows};
+use routing::flannel::own_lease::{DesiredLease, ObservedLease, OwnLease};
+use routing::flannel::turns::Turns;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
@@ -27,7 +28,6 @@ use super::super::etcd::{
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
 use super::etcd_keys::{self, Doubt, Keys};
-use super::turns::Turns;
 use crate::bell::Bell;
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
@@ -37,11 +37,6 @@ const GRANT: Duration = Duration::from_secs(24 * 3600);
 const RENEW: Duration = Duration::from_secs(3600);
 /// How long the writer waits for the watch to report what etcd has after a write.
 const REPORTED: Duration = Duration::from_secs(30);
-/// How many of the values that this node's lease was to have are remembered as its own, and how many
-/// leases that it has left: as many as the addresses that a node may have one after the other while
-/// etcd does not answer.
-const WRITTEN: usize = 4;
-
 /// What the thread has heard.
 #[derive(Debug)]
 pub(super) enum LeasesEvent {
@@ -60,33 +55,6 @@ pub(super) enum LeasesEvent {
     IsConfigured(bool),
 }
 
-/// What this node's lease is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DesiredLease {
-    /// The last part of its key.
-    pub(super) key: String,
-    pub(super) value: String,
-    pub(super) there: ObservedLease,
-    /// Leases of this node that are no longer of the cluster's prefixes, or that it no longer
-    /// holds: each with its revision.
-    pub(super) outdated: Vec<(String, u64)>,
-}
-
-/// What there is under the key of a desired lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ObservedLease {
-    /// Nothing, by a list of this revision.
-    Nothing { listed: u64 },
-    /// This node's lease: the revision, the grant, and whether it says what it is to say.
-    Lease { modified: u64, grant: Option<String>, is_right: bool },
-}
-
-impl DesiredLease {
-    fn is_write(&self) -> bool {
-        !matches!(self.there, ObservedLease::Lease { is_right: true, .. })
-    }
-}
-
 /// The loop's end of the thread, and what it knows.
 #[derive(Debug)]
 pub(super) struct EtcdLeases {
@@ -94,30 +62,8 @@ pub(super) struct EtcdLeases {
     desired: watch::Sender<Option<DesiredLease>>,
     /// Rung when connections are to be made anew.
     moved: Arc<Notify>,
-    /// All leases.
-    pub(super) leases: Leases,
-    /// There was a list.
-    pub(super) listed: bool,
-    /// The list of other nodes' leases is to be passed on again.
-    pub(super) is_new: bool,
-    pub(super) windows: Windows,
-    /// The configured addresses of this node.
-    pub(super) told: Vec<IpAddr>,
-    /// The addresses by which others reach this node, as they were found last.
-    pub(super) addresses: PerFamily<Option<IpAddr>>,
-    /// The addresses by which connections may have been made, of those that the host still has.
-    pub(super) present: Vec<IpAddr>,
-    /// This node's lease, as it was last.
-    pub(super) held: Option<Lease>,
-    /// What the lease was to say, the newest last. An earlier value may still reach etcd after the
-    /// node's address has changed once more.
-    pub(super) written: Vec<Vec<u8>>,
-    /// Leases that this node has held or wanted to create, and may not hold now though they are
-    /// there. If no answer has come, one may be created unheard.
-    pub(super) left: Vec<String>,
-    /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
-    pub(super) chosen: Vec<IpNet>,
-    pub(super) of_file: Vec<IpNet>,
+    /// All leases, and what is known of this node's.
+    pub(super) own: OwnLease,
 }
 
 impl EtcdLeases {
@@ -130,8 +76,8 @@ impl EtcdLeases {
     ) -> Result<Self, Stop> {
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (desired, updates) = watch::channel(None);
-        let told = config.underlay.clone();
-        let leases = EtcdLeases { told, of_file, ..EtcdLeases::new(inlet, desired, windows) };
+        let own = OwnLease::new(windows, config.underlay.clone(), of_file);
+        let leases = EtcdLeases { inlet, desired, moved: Arc::default(), own };
         let runtime = runtime(1)?;
         let registry = {
             let _context = runtime.enter();
@@ -153,31 +99,6 @@ impl EtcdLeases {
         Ok(leases)
     }
 
-    /// Knows nothing yet.
-    pub(super) fn new(
-        inlet: Inlet<LeasesEvent>,
-        desired: watch::Sender<Option<DesiredLease>>,
-        windows: Windows,
-    ) -> Self {
-        EtcdLeases {
-            inlet,
-            desired,
-            moved: Arc::default(),
-            leases: Leases::default(),
-            listed: false,
-            is_new: false,
-            windows,
-            told: Vec::new(),
-            addresses: PerFamily::default(),
-            present: Vec::new(),
-            held: None,
-            written: Vec::new(),
-            left: Vec::new(),
-            chosen: Vec::new(),
-            of_file: Vec::new(),
-        }
-    }
-
     /// Returns what is readable when something was heard.
     pub(super) fn bell(&self) -> &Bell {
         self.inlet.bell()
@@ -194,37 +115,12 @@ impl EtcdLeases {
     }
 
     /// Says what this node's lease is to be.
-    pub(super) fn set_desired(&mut self, wanted: DesiredLease) {
-        let value = wanted.value.as_bytes();
-        if self.written.last().is_none_or(|last| last != value) {
-            self.written.retain(|before| before != value);
-            self.written.push(value.to_vec());
-            let old = self.written.len().saturating_sub(WRITTEN);
-            self.written.drain(..old);
-        }
-        if matches!(wanted.there, ObservedLease::Nothing { .. }) {
-            self.leave(wanted.key.clone());
-        }
+    pub(super) fn set_desired(&self, wanted: DesiredLease) {
         self.desired.send_if_modified(|desired| {
             let differs = desired.as_ref() != Some(&wanted);
             *desired = Some(wanted);
             differs
         });
-    }
-
-    /// Remembers a lease that may be this node's and not the one that it holds.
-    pub(super) fn leave(&mut self, key: String) {
-        self.left.retain(|left| *left != key);
-        self.left.push(key);
-        let old = self.left.len().saturating_sub(WRITTEN);
-        self.left.drain(..old);
-    }
-
-    /// Returns the lease that this node has wanted last, if etcd has it as this node has wanted it
-    /// at some time. It may have been created unheard, with an address that the node had then.
-    pub(super) fn wanted(&self) -> Option<&Lease> {
-        let key = self.desired.borrow().as_ref().map(|desired| desired.key.clone())?;
-        self.leases.get(&key).filter(|lease| self.written.contains(&lease.value))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use agent::config;
 use cni::NetworkName;
@@ -17,6 +18,7 @@ use routing::{Routing, Settings};
 use state::{Durability, FileError};
 
 use super::super::setup::{remove_own_folder, words};
+use super::context::Context;
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
@@ -49,15 +51,49 @@ pub(super) fn recorded() -> Option<Vec<IpAddr>> {
     Some(addresses)
 }
 
+/// The shortest time between two writes of the last known nodes.
+const BETWEEN_WRITES: Duration = Duration::from_secs(5);
+
 /// The last known nodes, and flanneld's last known configuration.
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
+    /// When the nodes are to be written, and when they were.
+    write_at: Option<Instant>,
+    written_at: Option<Instant>,
 }
 
 impl Disk {
     pub(super) fn new(folder: &Path) -> Self {
-        Disk { path: folder.join("peers") }
+        Disk { path: folder.join("peers"), write_at: None, written_at: None }
+    }
+
+    /// Takes note that the nodes are others: they are to be written soon.
+    pub(super) fn nodes_changed(&mut self, now: Instant) {
+        if self.write_at.is_none() {
+            let earliest = self.written_at.map_or(now, |written| written + BETWEEN_WRITES);
+            self.write_at = Some(earliest.max(now));
+        }
+    }
+
+    /// Returns when the nodes are to be written; `None` if the file has them.
+    pub(super) fn write_at(&self) -> Option<Instant> {
+        self.write_at
+    }
+
+    /// Writes the nodes, if the file has others. What fails is tried again.
+    pub(super) fn write_nodes(&mut self, context: &Context) {
+        if self.write_at.take().is_none() || context.settings.standby {
+            return;
+        }
+        let document = context.routing().document();
+        let written = self.write(&document);
+        let now = Instant::now();
+        self.written_at = Some(now);
+        if written.is_err() {
+            self.write_at = Some(now + BETWEEN_WRITES);
+        }
+        context.health.needs("record of nodes", written.map_err(|error| words(&error)));
     }
 
     /// Reads what was written last. A damaged file counts as none: the source will list the nodes.
@@ -76,7 +112,7 @@ impl Disk {
         })
     }
 
-    pub(super) fn write(&self, document: &str) -> Result<(), FileError> {
+    fn write(&self, document: &str) -> Result<(), FileError> {
         if let Some(folder) = self.path.parent() {
             state::create_directory(folder, 0o700)?;
         }

@@ -1,7 +1,8 @@
-//! The packet filter's table of routing, as the crate `firewall` has it.
+//! The packet filter's table of routing, as the crate `firewall` has it, and when it is brought to
+//! what it is to be.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
 use firewall::cluster::{
@@ -14,6 +15,13 @@ use routing::plan;
 use routing::settings::{LinkName, OwnNode, Settings};
 use state::{Index, Roots};
 
+use super::super::setup::words;
+use super::context::Context;
+use super::schedule::{Due, TOGETHER};
+
+/// What the service's status calls the table.
+const TABLE: &str = "packet filter";
+
 /// How long firewalld may take: it does one thing at a time.
 const FIREWALLD_TIME: Duration = Duration::from_secs(10);
 
@@ -24,6 +32,10 @@ pub(super) struct Filter {
     wanted: ClusterFilter,
     /// This run has found no table, and makes it.
     is_new: bool,
+    /// The table is as wanted; before the first time, elements are only noted.
+    stands: bool,
+    /// When it was made so beside other objects, if nothing has changed it since.
+    brought: Option<Instant>,
     /// The members that follow from this node; the others are elements that routing plans.
     of_node: Vec<Member>,
     /// This host's uplinks.
@@ -46,6 +58,8 @@ impl Filter {
             table: ClusterTable::open()?,
             wanted: ClusterFilter::new(rules, []),
             is_new: false,
+            stands: false,
+            brought: None,
             of_node: Vec::new(),
             uplinks: Vec::new(),
             spaces: settings.space_ranges.clone(),
@@ -68,16 +82,28 @@ impl Filter {
         let of_node: Vec<Member> = prefixes.chain(of_tunnels).collect();
         let remove = std::mem::replace(&mut self.of_node, of_node.clone());
         self.wanted.note(&Change { add: of_node, remove });
+        self.brought = None;
     }
 
-    /// Takes note of this host's uplinks; [`Filter::bring`] makes them. Returns whether they are others.
-    pub(super) fn set_uplinks(&mut self, links: BTreeSet<LinkName>) -> bool {
+    /// Takes note of this host's uplinks; [`Filter::bring`] makes them.
+    pub(super) fn set_uplinks(&mut self, links: BTreeSet<LinkName>) {
         let uplinks = links.iter().map(|link| Member::Uplink(link.to_string()));
         let uplinks: Vec<Member> = uplinks.collect();
         let remove = std::mem::replace(&mut self.uplinks, uplinks.clone());
-        let is_other = remove != uplinks;
+        if remove != uplinks {
+            self.brought = None;
+        }
         self.wanted.note(&Change { add: uplinks, remove });
-        is_other
+    }
+
+    /// Reports whether the table is as wanted.
+    pub(super) fn stands(&self) -> bool {
+        self.stands
+    }
+
+    /// Takes note that another program may have changed the table.
+    pub(super) fn may_have_changed(&mut self) {
+        self.brought = None;
     }
 
     /// Takes note of changes of elements; [`Filter::bring`] makes them.
@@ -85,9 +111,21 @@ impl Filter {
         self.wanted.note(&change(changes));
     }
 
-    /// Makes changes of elements in one transaction.
-    pub(super) fn change(&mut self, changes: &[plan::Change]) -> Result<(), FirewallError> {
-        self.table.change(&mut self.wanted, &change(changes)).map(drop)
+    /// Makes changes of elements in one transaction. The table has noted them even if it fails: the
+    /// look that is due then makes them.
+    pub(super) fn change(&mut self, context: &Context, changes: &[plan::Change]) -> Due {
+        let Err(error) = self.table.change(&mut self.wanted, &change(changes)) else {
+            return Due::default();
+        };
+        self.brought = None;
+        context.health.needs(TABLE, Err(words(&error)));
+        Due { filter: true, ..Due::default() }
+    }
+
+    /// Reports whether the table is still to be made, and it is known what it is to be.
+    pub(super) fn may_be_brought(&self, context: &Context) -> bool {
+        let routing = context.routing();
+        !self.stands && routing.may_program() && routing.cluster().listed()
     }
 
     /// Brings the table to what it is to be. Returns the differences, in lines.
@@ -95,9 +133,50 @@ impl Filter {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
+    /// Takes note whether the table was brought beside other objects: then the look that follows need
+    /// not do it again.
+    pub(super) fn was_brought(&mut self, is_so: bool) {
+        self.brought = is_so.then(Instant::now);
+        self.stands = is_so;
+    }
+
+    /// Looks at the table, and brings it to what it is to be, once it is known what that is. Returns
+    /// whether it is to be looked at again soon.
+    pub(super) fn look(&mut self, context: &Context) -> bool {
+        let is_brought = self.brought.take().is_some_and(|at| at.elapsed() < TOGETHER);
+        let (may, listed) = {
+            let routing = context.routing();
+            (routing.may_program(), routing.cluster().listed())
+        };
+        let brought = match (may, listed) {
+            (true, true) if is_brought => Ok(Vec::new()),
+            (true, true) => self.bring(),
+            (true, false) => self.bring_if_missing(),
+            (false, _) => Ok(Vec::new()),
+        };
+        let brought = brought.map_err(|error| words(&error));
+        let again = brought.is_err();
+        if let Ok(lines) = &brought {
+            for what in lines.iter().filter(|_| self.stands) {
+                tracing::warn!(what, "put back in the packet filter");
+            }
+            self.stands |= may && listed;
+        }
+        context.health.needs(TABLE, brought.map(drop));
+        if may {
+            let opened = match self.open_others() {
+                Ok(closed) if closed.is_empty() => Ok(()),
+                Ok(closed) => Err(format!("pods' packets are dropped: {}", closed.join("; "))),
+                Err(error) => Err(words(&error)),
+            };
+            context.health.needs("other packet filters", opened);
+        }
+        again
+    }
+
     /// Makes the table if there is none, and brings one that this run has made. A table of an earlier
     /// run stays: it may have more nodes.
-    pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
+    fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
         if !self.is_new && self.table.exists()? {
             return Ok(Vec::new());
         }
@@ -105,9 +184,25 @@ impl Filter {
         self.bring()
     }
 
-    /// Brings the table, before a tunnel comes up. If there is none, it is made without what other nodes
-    /// have: that may be much, and follows.
-    pub(super) fn bring_before_tunnels(&mut self) -> Result<(), FirewallError> {
+    /// Brings the table, before a tunnel comes up: without it, a tunnel takes packets of anybody. If
+    /// there is none, it is made without what other nodes have: that may be much, and follows.
+    ///
+    /// # Errors
+    /// Why it could not be made: then no tunnel may come up.
+    pub(super) fn bring_before_tunnels(&mut self, context: &Context) -> Result<(), String> {
+        if self.stands {
+            return Ok(());
+        }
+        let listed = context.routing().cluster().listed();
+        let brought = match listed {
+            true => self.bring_without_nodes(),
+            false => self.bring_if_missing().map(drop),
+        };
+        brought
+            .map_err(|error| format!("the packet filter comes before tunnels: {}", words(&error)))
+    }
+
+    fn bring_without_nodes(&mut self) -> Result<(), FirewallError> {
         if self.table.exists()? {
             return self.bring().map(drop);
         }
@@ -117,7 +212,7 @@ impl Filter {
 
     /// Lets the cluster's packets through where other software drops what is forwarded. Returns what
     /// drops them all the same.
-    pub(super) fn open_others(&self) -> Result<Vec<String>, OpenError> {
+    fn open_others(&self) -> Result<Vec<String>, OpenError> {
         let closed = self.opener().open(&self.wanted.forwarded())?;
         Ok(closed.iter().map(ToString::to_string).collect())
     }

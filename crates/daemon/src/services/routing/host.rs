@@ -14,15 +14,16 @@ use kernel::route::{
 use kernel::routers::{self, Listener};
 use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
+use routing::identity::{HostFacts, VxlanLink};
 use routing::object::{
     self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
-    PROTOCOL_OWN, Value,
+    PROTOCOL_OWN, TunnelKind, Value,
 };
 use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, ObservedObjects};
-use routing::settings::{self, ExistingTunnel, LinkName, OwnNode, Uplink};
-use routing::{MacAddr, PerFamily, Settings};
+use routing::settings::{LinkName, OwnNode, Uplink};
+use routing::{MacAddr, PerFamily, Settings, SourceNode};
 
 use super::super::setup::words;
 
@@ -185,18 +186,17 @@ impl Links {
         let info = link.vxlan.as_ref()?;
         // A tunnel that does more than ours has to be made again, as one with another number.
         let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
+        let (port, learning) = (info.options.port, info.options.learning);
         // A service that was killed while it put the MTU back has not taken from the link what the
         // kernel gave it then. flanneld's tunnel always has that.
         let mtu = if link.own_ipv6() && !has_flannels_name(link) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
-            vni,
-            port: info.options.port,
+            kind: TunnelKind::Vxlan { vni, port, learning },
             local: info.options.local.unwrap_or(NOWHERE),
             underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
-            mac: link.mac.unwrap_or(MacAddr::ZERO),
+            mac: Some(link.mac.unwrap_or(MacAddr::ZERO)),
             mtu,
             up: link.up(),
-            learning: info.options.learning,
             altered: link.master.is_some()
                 || link.flags & NOARP != 0
                 || self.closed.contains(&link.index),
@@ -523,29 +523,24 @@ impl Host {
         kernel::route::default_link(self.routes.iter().filter(of_family))
     }
 
-    /// Returns the tunnel over a family that is there already: that of an earlier run, under either
-    /// of its names, or flanneld's where this node takes its place.
-    pub(super) fn tunnel_before(
-        &self,
-        settings: &Settings,
-        family: IpFamily,
-    ) -> Option<ExistingTunnel> {
-        let names = settings::tunnel_names(settings, family);
-        let flannels = settings.flannel.as_ref().map(|_| &names[1]);
-        let is_it = |link: &&Link| {
-            let Some(info) = &link.vxlan else { return false };
-            let options = &info.options;
-            let is_of_cluster = (options.vni, options.port)
-                == (settings.vxlan.vni, settings.vxlan.port)
-                && options.local.is_some_and(|local| IpFamily::of(local) == family);
-            let is_ours = is_marked(link) && names.contains(&link.name);
-            is_of_cluster && (is_ours || flannels == Some(&link.name))
+    /// Returns what this host shows of this node: the links of the addresses that its source names,
+    /// and the VXLAN links.
+    pub(super) fn facts(&self, source: &SourceNode) -> HostFacts {
+        let named = source.addresses.iter().chain(&source.unlisted);
+        let uplinks = named.filter_map(|address| Some((*address, self.uplink(*address)?)));
+        let vxlan = |link: &Link| {
+            let options = &link.vxlan.as_ref()?.options;
+            Some(VxlanLink {
+                name: link.name.as_str().into(),
+                vni: options.vni,
+                port: options.port,
+                local: options.local,
+                mac: link.mac,
+                is_marked: is_marked(link),
+            })
         };
-        let link = self.links.by_index.values().find(is_it)?;
-        // The address of our tunnel follows from the node, and another program may have changed the
-        // link's.
-        let mac = link.mac.filter(|_| !is_marked(link));
-        Some(ExistingTunnel { name: link.name.as_str().into(), mac })
+        let vxlans = self.links.by_index.values().filter_map(vxlan).collect();
+        HostFacts { uplinks: uplinks.collect(), vxlans }
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.
@@ -669,9 +664,8 @@ impl Host {
     }
 
     /// Lists what this host uses itself: its addresses and routes, but those of our tunnels and of
-    /// containers' links, those in prefixes of nodes, and ours.
-    pub(super) fn prefixes(&self, of_nodes: &[IpNet]) -> Vec<HostPrefix> {
-        let is_of_node = |prefix: IpNet| of_nodes.iter().any(|of| of.contains(&prefix.trunc()));
+    /// containers' links, and ours.
+    pub(super) fn prefixes(&self) -> Vec<HostPrefix> {
         let is_ours = |index: u32| {
             let link = self.links.by_index.get(&index);
             self.links.tunnels.contains_key(&index) || link.is_some_and(is_of_attachment)
@@ -682,9 +676,7 @@ impl Host {
             .iter()
             .filter(|route| route.kind == RouteKind::Unicast && !has_our_protocol(route));
         let routes = routes.map(|route| (route.oif, route.destination));
-        let all = addresses
-            .chain(routes)
-            .filter(|(index, prefix)| !is_of_node(*prefix) && !index.is_some_and(is_ours));
+        let all = addresses.chain(routes).filter(|(index, _)| !index.is_some_and(is_ours));
         all.map(|(index, prefix)| HostPrefix {
             link: index.map_or("a route".into(), |index| self.links.name_of(index)),
             prefix,

@@ -3,22 +3,26 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use agent::config::RoutingSource;
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
-use routing::object::Key;
-use routing::plan::{ForeignRoute, ObservedObjects};
-use routing::routing::LeaveMode;
+use routing::plan::ObservedObjects;
+use routing::routing::{LeaveMode, without_flannels};
 use routing::settings::OwnNode;
-use routing::{Routing, Settings};
+use routing::{Routing, Settings, annotation, flannel};
 use state::{Index, Record, Roots};
 
 use super::super::Stop;
-use super::super::setup::{failed, words};
+use super::super::setup::{Process, failed, words};
 use super::apply::{apply, unmark_tunnels};
 use super::files::{Disk, NetworkFiles};
 use super::filter::Filter;
 use super::host::Host;
+use super::own_lease::{self, Configuration};
+use super::settings::{settings, under_policy};
+use super::{FORCE, TO_FLANNEL, cluster_nodes};
 use crate::attendant;
+use crate::command_line::Invocation;
 use crate::exchange::{NoAnswer, ask};
 
 /// How long a service may take to say that it runs.
@@ -31,8 +35,47 @@ const FLANNELD_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::
 /// How many containers an error names.
 const NAMED: usize = 5;
 
+/// Removes what the service made on this node, as the command line says.
+pub(super) fn uninstall(
+    invocation: &Invocation,
+    process: &Process,
+    node: &str,
+    disk: &Disk,
+) -> Result<(), Stop> {
+    let config = &invocation.config().routing;
+    let is_etcd = config.source.0 == RoutingSource::Etcd;
+    let of_etcd = is_etcd.then(|| Configuration::read_once(config, disk)).transpose()?;
+    let settings = settings(config, disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
+    let published = NetworkFiles::new(config, under_policy(&invocation.config().policy));
+    let leaving = match invocation.more.get_flag(TO_FLANNEL) {
+        true if settings.flannel.is_none() => {
+            return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
+        }
+        true => LeaveMode::ToFlannel,
+        false => LeaveMode::Clean,
+    };
+    let forget = || match (config.source.0, &of_etcd) {
+        (RoutingSource::Kubernetes, _) => {
+            let mut annotations = vec![annotation::KEY.to_owned()];
+            if let (Some(of_flannel), LeaveMode::Clean) = (&settings.flannel, leaving) {
+                annotations.extend(flannel::annotations::written(of_flannel));
+            }
+            cluster_nodes::forget(config.kubeconfig.as_deref(), node, &annotations)
+        }
+        (RoutingSource::Etcd, Some(of_etcd)) if leaving == LeaveMode::Clean => {
+            own_lease::forget(config, &settings, node, &of_etcd.windows)
+        }
+        _ => Ok(()),
+    };
+    let roots = process.roots();
+    if leaving == LeaveMode::Clean && !invocation.more.get_flag(FORCE) {
+        refuse_attached(&config.network, &roots)?;
+    }
+    leave(&settings, node, leaving, disk, &published, &roots, forget)
+}
+
 /// Refuses while containers of the network are attached: other nodes would no longer reach them.
-pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> {
+fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> {
     let read = Index::new(roots).list();
     let of_network = |record: &&Record| record.attachment.network.as_str() == network;
     let attached: BTreeSet<String> =
@@ -57,7 +100,7 @@ pub(super) fn refuse_attached(network: &str, roots: &Roots) -> Result<(), Stop> 
 
 /// Removes everything that the service made. One failure stops nothing else. `forget` removes what
 /// the source has of this node because the service wrote it.
-pub(super) fn leave(
+fn leave(
     settings: &Settings,
     node: &str,
     leaving: LeaveMode,
@@ -145,7 +188,8 @@ fn read(
         let observed = host.observe(netlink, &ranges, own, Vec::new()).map_err(failed)?;
         let lacking = match leaving {
             LeaveMode::Clean => Vec::new(),
-            LeaveMode::ToFlannel => without_flannels(&observed, &settings.cluster_ranges)?,
+            LeaveMode::ToFlannel => without_flannels(&observed, &settings.cluster_ranges)
+                .map_err(|error| Stop::Failed(error.to_string()))?,
         };
         if lacking.is_empty() || FLANNELD_TIME.0 <= begin.elapsed() {
             return Ok((host, observed, lacking));
@@ -154,33 +198,9 @@ fn read(
     }
 }
 
-/// Returns the prefixes of the cluster to which there is a route of ours, and none of flanneld's.
-///
-/// # Errors
-/// There is none of flanneld's at all.
-fn without_flannels(observed: &ObservedObjects, ranges: &[IpNet]) -> Result<Vec<IpNet>, Stop> {
-    let ours = observed.objects().keys().filter_map(|key| match key {
-        Key::Route { prefix } => Some(*prefix),
-        _ => None,
-    });
-    let of_cluster = ours.filter(|prefix| ranges.iter().any(|range| range.contains(prefix)));
-    let has_flannels = |prefix: &IpNet| {
-        let routes = observed.foreign.get(prefix);
-        routes.is_some_and(|routes| routes.iter().any(ForeignRoute::may_be_flannels))
-    };
-    let (there, lacking): (Vec<IpNet>, Vec<IpNet>) = of_cluster.partition(has_flannels);
-    if there.is_empty() && !lacking.is_empty() {
-        return Err(Stop::Failed(
-            "flanneld has no routes here yet, and pods would be cut off: start it first".to_owned(),
-        ));
-    }
-    Ok(lacking)
-}
-
 #[cfg(test)]
 mod tests {
     use cni::AttachmentKey;
-    use routing::object::Value;
 
     use super::*;
 
@@ -231,30 +251,5 @@ mod tests {
         for file in [first, second] {
             assert!(why.contains(&format!("{} (damaged)", file.display())), "{why}");
         }
-    }
-
-    /// A node is given back once flanneld reaches what the service reaches.
-    #[test]
-    fn what_flanneld_does_not_reach_yet_is_found() {
-        let net = |text: &str| -> IpNet { text.parse().unwrap() };
-        let (b, c, block) = (net("10.244.2.0/24"), net("10.244.3.0/24"), net("10.9.0.0/29"));
-        let ours = [b, c, block]
-            .map(|prefix| (Key::Route { prefix }, Value::Route { nexthop: Some(1), mtu: None }));
-        let mut observed: ObservedObjects = ours.into_iter().collect();
-        let ranges = [net("10.244.0.0/16")];
-        // The route to this node's own pods is none of flanneld's.
-        let bridge =
-            ForeignRoute { metric: 0, protocol: 2, link: Some("cni0".into()), gateway: None };
-        observed.foreign.insert(net("10.244.1.0/24"), vec![bridge.clone()]);
-        let none = without_flannels(&observed, &ranges).unwrap_err();
-        let Stop::Failed(why) = &none else { panic!("{none:?}") };
-        assert!(why.starts_with("flanneld has no routes here yet"), "{why}");
-        let flannels = ForeignRoute { protocol: 3, gateway: Some(b.network()), ..bridge };
-        observed.foreign.insert(b, vec![flannels.clone()]);
-        assert_eq!(without_flannels(&observed, &ranges).unwrap(), [c]);
-        observed.foreign.insert(c, vec![flannels]);
-        assert!(without_flannels(&observed, &ranges).unwrap().is_empty());
-        // Without another node there is nothing to wait for.
-        assert!(without_flannels(&ObservedObjects::default(), &ranges).unwrap().is_empty());
     }
 }

@@ -6,12 +6,9 @@
 use std::panic::resume_unwind;
 use std::thread::{self, Builder, ScopedJoinHandle};
 
-use routing::Time;
 use routing::plan::Change;
 
-use super::answers::SharedRouting;
-use super::counts::Counts;
-use super::tell;
+use super::context::{Context, log};
 
 /// How many changes are made before what became of them is passed on; it is held until then. Only a
 /// cold start and the loss of a tunnel need more, on a node with hundreds of others.
@@ -43,24 +40,23 @@ pub(super) fn are_many(changes: &[Change]) -> bool {
 
 /// Passes to routing what became of changes, and logs which have failed.
 pub(super) fn note<'a>(
-    shared: &SharedRouting,
-    counts: &Counts,
-    now: Time,
+    context: &Context,
     results: impl IntoIterator<Item = (&'a Change, Result<(), String>)>,
 ) -> ChangesOutcome {
     let mut made = ChangesOutcome::default();
-    let mut routing = shared.routing();
+    let now = context.clock.now();
+    let mut routing = context.routing();
     for (change, result) in results {
-        counts.changed(result.is_ok());
+        context.counts.changed(result.is_ok());
         if let Err(error) = result {
             if let Some(news) = routing.failed(change, &error, now) {
-                tell(&news);
+                log(&news);
                 made.is_news = true;
             }
             continue;
         }
         made.first = made.first.or_else(|| Some(change.clone()));
-        routing.cut_off_by(change).iter().for_each(tell);
+        routing.cut_off_by(change).iter().for_each(log);
         routing.done(change);
     }
     made

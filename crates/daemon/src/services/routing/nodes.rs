@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use routing::cluster::NodeRecord;
-use routing::node::Node;
 use routing::{Settings, file};
 
 /// The file, and what it said last.
@@ -42,22 +41,5 @@ impl Nodes {
             Err(why) => return Some(Err(why.clone())),
         };
         Some(read.map_err(|why| format!("{}: {why}", self.path.display())))
-    }
-}
-
-/// Finds this node in the list.
-///
-/// # Errors
-/// Why this node is not in the list, in a sentence.
-pub(super) fn own(seen: &[NodeRecord], name: &str, path: &Path) -> Result<Node, String> {
-    match seen.iter().find(|seen| seen.name == name) {
-        Some(NodeRecord { node: Ok(node), .. }) => Ok(node.clone()),
-        Some(NodeRecord { node: Err(unusable), .. }) => {
-            Err(format!("{}: node {name}, which is this one: {unusable}", path.display()))
-        }
-        None => Err(format!(
-            "{} has no node {name:?}, which is this one's name: add it, or set node",
-            path.display()
-        )),
     }
 }

@@ -10,8 +10,8 @@ use kernel::echo::{self, Question};
 use routing::Path;
 use routing::routing::{Answer, Target};
 
-use super::Clock;
 use super::answers::SharedRouting;
+use super::context::Clock;
 use crate::routes_probe::{by_path, judge};
 
 /// How many paths are asked at once.

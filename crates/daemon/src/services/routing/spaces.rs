@@ -19,6 +19,7 @@ use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::watcher;
+use routing::Todo;
 use routing::blocks::{Block, BlockState, Event, Holder, Records};
 use tokio::sync::Notify;
 
@@ -28,7 +29,7 @@ use super::super::ipam::published;
 use super::super::kubernetes::{self, CONNECT_TIME, Change, follow, within};
 use super::super::outlet::{self, Inlet, Outlet, Silence};
 use super::super::setup::{failed, runtime, words};
-use super::Service;
+use super::context::Context;
 use super::etcd_keys::{self, Keys};
 use super::etcd_leases;
 use crate::bell::Bell;
@@ -54,7 +55,7 @@ pub(super) enum RecordsEvent {
 
 /// The loop's end of the thread.
 #[derive(Debug)]
-pub(super) struct Spaces {
+struct Spaces {
     inlet: Inlet<RecordsEvent>,
     /// Rung when connections to etcd are to be made anew.
     moved: Arc<Notify>,
@@ -62,7 +63,7 @@ pub(super) struct Spaces {
 
 impl Spaces {
     /// Starts the thread, if there are spaces to be routed.
-    pub(super) fn follow(config: &config::Routing) -> Result<Option<Self>, Stop> {
+    fn follow(config: &config::Routing) -> Result<Option<Self>, Stop> {
         if config.spaces.is_empty() {
             return Ok(None);
         }
@@ -84,18 +85,18 @@ impl Spaces {
     }
 
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &Bell {
+    fn bell(&self) -> &Bell {
         self.inlet.bell()
     }
 
     /// Has the thread make its connections to etcd anew.
-    pub(super) fn reconnect(&self) {
+    fn reconnect(&self) {
         self.moved.notify_one();
     }
 
     /// Takes what was heard since the last call. Changes that came together are one event: a block
     /// that moves is deleted and made anew.
-    pub(super) fn heard(&self) -> Vec<RecordsEvent> {
+    fn heard(&self) -> Vec<RecordsEvent> {
         let mut together: Vec<RecordsEvent> = Vec::new();
         for heard in self.inlet.heard() {
             match (together.last_mut(), heard) {
@@ -112,33 +113,55 @@ impl Spaces {
     }
 }
 
-impl Service {
-    /// Learns which node holds which block now.
-    pub(super) fn learn_blocks(&mut self) {
-        let heard = self.spaces.as_ref().map(Spaces::heard).unwrap_or_default();
-        let was_listed = self.shared.routing().cluster().blocks_listed();
-        for heard in heard {
-            let event = match heard {
-                RecordsEvent::Event(event) => event,
-                RecordsEvent::Silent(records, why) => {
-                    self.away.insert(records.clone(), why);
-                    Event::Silent(records)
-                }
-            };
-            if let Event::Listed(records, _) | Event::Answers(records) = &event {
-                self.away.remove(records);
+/// The records of spaces, and which of them cannot be asked for.
+#[derive(Debug)]
+pub(super) struct BlockSource {
+    spaces: Option<Spaces>,
+    /// Each with the reason.
+    away: BTreeMap<Records, String>,
+}
+
+impl BlockSource {
+    /// Follows the records, if there are spaces to be routed.
+    pub(super) fn follow(config: &config::Routing) -> Result<Self, Stop> {
+        Ok(BlockSource { spaces: Spaces::follow(config)?, away: BTreeMap::new() })
+    }
+
+    /// Returns what is readable when something was heard; `None` if nothing is followed.
+    pub(super) fn bell(&self) -> Option<&Bell> {
+        self.spaces.as_ref().map(Spaces::bell)
+    }
+
+    /// Makes connections to etcd again: this node has lost an address.
+    pub(super) fn reconnect(&self) {
+        self.spaces.iter().for_each(Spaces::reconnect);
+    }
+
+    /// Returns what was heard since the last call.
+    pub(super) fn heard(&self) -> Vec<RecordsEvent> {
+        self.spaces.as_ref().map(Spaces::heard).unwrap_or_default()
+    }
+
+    /// Takes what was heard. Returns what follows for nodes.
+    pub(super) fn take(&mut self, context: &Context, heard: RecordsEvent) -> Todo {
+        let event = match heard {
+            RecordsEvent::Event(event) => event,
+            RecordsEvent::Silent(records, why) => {
+                self.away.insert(records.clone(), why);
+                Event::Silent(records)
             }
-            let todo = self.shared.routing().blocks(event, self.clock.now());
-            self.carry_out(todo);
+        };
+        if let Event::Listed(records, _) | Event::Answers(records) = &event {
+            self.away.remove(records);
         }
+        context.routing().blocks(event, context.clock.now())
+    }
+
+    /// Says in the service's status which records cannot be asked for.
+    pub(super) fn report(&self, context: &Context) {
         let away = self.away.first_key_value();
         let away = away.map(|(records, why)| format!("{records}: {why}"));
-        self.health.needs("records of spaces", away.map_or(Ok(()), Err));
-        if !was_listed && self.shared.routing().cluster().blocks_listed() {
-            // Objects that an earlier run made for blocks, and that no record wants any longer, go
-            // now.
-            self.look();
-        }
+        context.health.needs("records of spaces", away.map_or(Ok(()), Err));
     }
 }
 

@@ -10,8 +10,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::etcd_keys::spread;
-
 /// How a pause grows from one attempt to the next. All pauses are up to half as long again: when
 /// thousands of nodes want a lease at once, each that gets one makes the others' lists old.
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl Attempts {
 
 /// When this node may write its lease.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub struct Turns {
     writes: Option<Attempts>,
     /// Other nodes were first.
     lost: Option<Attempts>,
@@ -79,7 +77,8 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Returns how long nothing may be written.
-    pub(super) fn rest(&self, now: Instant) -> Duration {
+    #[must_use]
+    pub fn rest(&self, now: Instant) -> Duration {
         let all = [self.writes, self.lost, self.away].into_iter().flatten();
         let at = all.map(|attempts| attempts.again).max();
         at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
@@ -87,7 +86,7 @@ impl Turns {
 
     /// Takes note that something was written, or that somebody else has written it meanwhile.
     /// `random` is any number.
-    pub(super) fn written(&mut self, now: Instant, random: u64) {
+    pub fn written(&mut self, now: Instant, random: u64) {
         let goes_on = |writes: &Attempts| {
             now.saturating_duration_since(writes.again) <= QUIET.max(writes.pause)
         };
@@ -97,24 +96,32 @@ impl Turns {
     }
 
     /// Takes note that another node got a prefix first, or that etcd refuses. `random` is any number.
-    pub(super) fn lost(&mut self, now: Instant, random: u64) {
+    pub fn lost(&mut self, now: Instant, random: u64) {
         self.lost = Some(Attempts::after(self.lost, &LOST, now, random));
     }
 
     /// Takes note that this node has its lease, as it is to be.
-    pub(super) fn held(&mut self) {
+    pub fn held(&mut self) {
         self.lost = None;
     }
 
     /// Takes note that no member has answered. `random` is any number.
-    pub(super) fn away(&mut self, now: Instant, random: u64) {
+    pub fn away(&mut self, now: Instant, random: u64) {
         self.away = Some(Attempts::after(self.away, &AWAY, now, random));
     }
 
     /// Takes note that a member answers.
-    pub(super) fn answers(&mut self) {
+    pub fn answers(&mut self) {
         self.away = None;
     }
+}
+
+/// Returns a pause that is up to half as long again: not all nodes come at once when etcd is back.
+/// `random` is any number.
+#[must_use]
+pub fn spread(pause: Duration, random: u64) -> Duration {
+    let half = u64::try_from(pause.as_millis() / 2).unwrap_or_default();
+    pause + Duration::from_millis(random % (half + 1))
 }
 
 #[cfg(test)]

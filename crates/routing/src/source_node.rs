@@ -4,31 +4,39 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use routing::kubernetes::{self, ADDRESSES, NodeFields, POD_CIDRS};
-use routing::node::Node;
-use routing::refused::Refusal;
-use routing::{IpFamily, MacAddr, PerFamily, Settings, annotation, flannel};
+
+use crate::cluster::NodeRecord;
+use crate::kubernetes::{self, ADDRESSES, NodeFields, POD_CIDRS};
+use crate::node::Node;
+use crate::refused::Refusal;
+use crate::settings::Settings;
+use crate::{annotation, flannel};
+use net::{IpFamily, MacAddr, PerFamily};
 
 /// What the source says of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SourceNode {
-    pub(super) uid: String,
-    pub(super) prefixes: Vec<IpNet>,
-    pub(super) kept: Vec<IpNet>,
-    pub(super) zone: Option<String>,
+pub struct SourceNode {
+    /// What tells it from an earlier node of the same name.
+    pub uid: String,
+    /// Its prefixes.
+    pub prefixes: Vec<IpNet>,
+    /// Prefixes that it had before, where the source has them.
+    pub kept: Vec<IpNet>,
+    /// Its zone.
+    pub zone: Option<String>,
     /// What the network carries to it, in bytes, where an administrator has set it.
-    pub(super) mtu: Option<u32>,
+    pub mtu: Option<u32>,
     /// Its prefixes of families of which the cluster has no range. With flanneld's configuration
     /// that is as usual.
-    pub(super) unused: Vec<IpNet>,
+    pub unused: Vec<IpNet>,
     /// Its addresses; of each family, the first that a link has counts.
-    pub(super) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// The addresses by which flannelds reach it although it is not said to have them.
-    pub(super) unlisted: Vec<IpAddr>,
+    pub unlisted: Vec<IpAddr>,
     /// The hardware addresses of its tunnels over each family, as others know them.
-    pub(super) macs: PerFamily<Option<MacAddr>>,
+    pub macs: PerFamily<Option<MacAddr>>,
     /// flannel's annotations of its Node.
-    pub(super) annotations: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl From<Node> for SourceNode {
@@ -49,9 +57,40 @@ impl From<Node> for SourceNode {
 }
 
 impl SourceNode {
+    /// Finds this node in a list of nodes; `list` is how a message calls that.
+    ///
+    /// # Errors
+    /// Why this node is not in the list, in a sentence.
+    pub fn of_list(nodes: &[NodeRecord], name: &str, list: &str) -> Result<Self, String> {
+        match nodes.iter().find(|node| node.name == name) {
+            Some(NodeRecord { node: Ok(node), .. }) => Ok(node.clone().into()),
+            Some(NodeRecord { node: Err(unusable), .. }) => {
+                Err(format!("{list}: node {name}, which is this one: {unusable}"))
+            }
+            None => Err(format!(
+                "{list} has no node {name:?}, which is this one's name: add it, or set node"
+            )),
+        }
+    }
+
+    /// Reads this node's Node, if the cluster has it.
+    ///
+    /// # Errors
+    /// Why this node has no prefix, in a sentence.
+    pub fn of_cluster(
+        fields: Option<&NodeFields>,
+        name: &str,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let missing =
+            || format!("the cluster has no Node {name:?}, which is this one's name: set node");
+        Self::of_fields(fields.ok_or_else(missing)?, settings)
+    }
+
     /// Returns what leases in etcd say of this node: the prefixes of its own lease, and in its
     /// value the hardware addresses. `before` is what they said until then.
-    pub(super) fn of_lease(
+    #[must_use]
+    pub fn of_lease(
         prefixes: Vec<IpNet>,
         value: &[u8],
         addresses: &PerFamily<Option<IpAddr>>,
@@ -84,7 +123,7 @@ impl SourceNode {
     ///
     /// # Errors
     /// Why it has no prefix, in a sentence.
-    pub(super) fn of_fields(fields: &NodeFields, settings: &Settings) -> Result<Self, String> {
+    fn of_fields(fields: &NodeFields, settings: &Settings) -> Result<Self, String> {
         let name = &fields.name;
         let wrong = |refused: Refusal| {
             format!("Node {name}, which is this one: {}: {}", refused.key, refused.cause)
