@@ -151,6 +151,7 @@ const DEPTHS: [&[&str]; 22] = [
         "attachment-differs",
         "attachment-unfinished",
         "inside-differs",
+        "node-differs",
         "not-checked",
         "switch-decides",
         "reverse-path-filter",

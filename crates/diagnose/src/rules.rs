@@ -333,6 +333,7 @@ pub const RULES: &[Rule] = &[
     configuration::RULE,
     attachments::RULE,
     unchecked::RULE,
+    unchecked::OF_NODE,
     switches::RULE,
     links::UPLINKS,
     links::RULE,

@@ -27,6 +27,8 @@ pub struct Network {
     pub overlay: Option<Overlay>,
     /// Whether its containers are to reach beyond the host: it is a gateway, or translates sources.
     pub outbound: bool,
+    /// Whether the host is the gateway of its containers.
+    pub routed: bool,
     /// The default routes that its configuration asks for: of IPv4, of IPv6, or of both.
     pub default_routes: Vec<IpNet>,
     /// Why a container could not be attached now; `None` if it could be, or if that is not known.

@@ -1,6 +1,8 @@
 //! What a container has lost that nothing compares: its network sets `disableCheck`, its version
 //! has no CHECK, or another project's plugin does not look. Only what surely breaks it is judged.
 
+mod of_node;
+
 use std::net::IpAddr;
 
 use net::IpFamily;
@@ -16,6 +18,16 @@ pub(super) const RULE: Rule = Rule {
     ids: &["inside-differs"],
     inside: &[Part::Links, Part::Routes],
     judge,
+    ..Rule::NONE
+};
+
+/// The node's side of them.
+pub(super) const OF_NODE: Rule = Rule {
+    judges: "links and addresses of containers on this node",
+    ids: &[of_node::ID],
+    needs: &[Part::Links],
+    inside: &[Part::Links],
+    judge: of_node::judge,
     ..Rule::NONE
 };
 

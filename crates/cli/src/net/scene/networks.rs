@@ -188,7 +188,8 @@ fn describe(list: &NetworkList) -> Network {
         network.subnets.extend(subnet.map(|net| net.trunc()));
         network.gateways.extend(address.gateway.parse::<IpAddr>().ok());
     }
-    network.outbound = (forwarding::is_routed(list) || keys.ip_masq)
+    network.routed = forwarding::is_routed(list);
+    network.outbound = (network.routed || keys.ip_masq)
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
     network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
@@ -365,6 +366,7 @@ mod tests {
         ] {
             let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
             assert_eq!(network.outbound, outbound, "{keys}");
+            assert_eq!(network.routed, keys.contains("Gateway"), "{keys}");
         }
     }
 
