@@ -18,6 +18,7 @@ use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
 use crate::net::resolv::{self, ResolvConf};
+use crate::net::runtime_names::RuntimeNames;
 use crate::net::session::{PluginSource, Session};
 use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
@@ -291,11 +292,13 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
     }
     match found.as_slice() {
         [one] => Ok(one.id.clone()),
-        [] => Err(Failure::new(
-            cni::code::UNKNOWN_CONTAINER,
-            format!("no container {name:?} is attached to a network"),
-        )
-        .hint("`netwright list` shows what is attached")),
+        [] => {
+            let why = RuntimeNames::read().why_not(name);
+            let text =
+                why.unwrap_or_else(|| format!("no container {name:?} is attached to a network"));
+            Err(Failure::new(cni::code::UNKNOWN_CONTAINER, text)
+                .hint("`netwright list` shows what is attached"))
+        }
         several => {
             let names: Vec<&str> = several.iter().map(|one| one.called()).collect();
             Err(Failure::usage(format!("{name:?} means several containers: {}", names.join(", "))))

@@ -8,6 +8,7 @@ use net::IpFamily;
 use scene::{Container, Link, Port, Scene, Transport};
 use serde::Serialize;
 
+use super::asked::bridge_of_runtime;
 use super::ways::{links_out, next_router, samples};
 use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
@@ -68,10 +69,20 @@ pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<UnexaminedWay> {
     let each = same.into_iter();
     let each = each.map(|((way, family, why), hits)| UnexaminedWay { way, family, hits, why });
     let strangers = match look.only {
-        Some(_) => Vec::new(),
+        Some(_) => containers(look).filter_map(|one| stranger(look.scene, one)).collect(),
         None => strangers(look.scene),
     };
     each.chain(strangers).collect()
+}
+
+/// Such a container, if the caller named it.
+fn stranger(scene: &Scene, container: &Container) -> Option<UnexaminedWay> {
+    let bridge =
+        bridge_of_runtime(scene, container).filter(|_| container.attachments.is_empty())?;
+    let whose = whose::of_link(bridge, scene).unwrap_or_default();
+    let why = format!("it is on {} ({whose}), and no CNI plugin attached it", bridge.name);
+    let hits = vec![container.id.clone()];
+    Some(UnexaminedWay { way: WayKind::Outside, family: None, hits, why })
 }
 
 /// Containers on bridges that Docker and podman make for networks of their own. No record of a plugin
@@ -422,6 +433,35 @@ mod tests {
             lines[0].starts_with("Outside None : 2 containers on docker0 (Docker"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_container_of_dockers_that_was_named_is_told() {
+        use crate::path::samples::node;
+        let mut scene = node();
+        let bridge = scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap();
+        bridge.name = "docker0".to_owned();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments.clear();
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: Some("c2"), to: None };
+        let diagnosis = crate::diagnose(look, &[]);
+        let not_examined: Vec<&str> =
+            diagnosis.unexamined.iter().flat_map(|one| &one.hits).map(String::as_str).collect();
+        assert_eq!(not_examined, ["c2"]);
+        assert!(
+            diagnosis.unexamined[0].why.starts_with("it is on docker0 (Docker"),
+            "{diagnosis:?}"
+        );
+        let causes: Vec<(&str, &str)> = diagnosis
+            .causes
+            .iter()
+            .map(|one| (one.finding.id, one.finding.says.as_str()))
+            .collect();
+        let says = "c2 is on docker0, a network that no CNI plugin made: doctor examines only what one \
+                    attached";
+        assert_eq!(causes, [("not-attached", says)]);
+        assert_eq!((diagnosis.errors(), diagnosis.unknown()), (0, 1));
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) fn choose(
 ) {
     let chosen = chosen(subjects, text, world, roots, names);
     if chosen.is_empty() {
-        if let Some(subject) = bare(text, world) {
+        if let Some(subject) = bare(text, world).or_else(|| of_runtime(text, names)) {
             subjects.iter_mut().for_each(Subject::pass_over);
             subjects.push(subject);
             sort_by(subjects, |one, other| one.container.id.cmp(&other.container.id));
@@ -168,6 +168,18 @@ fn bare(text: &str, world: &World) -> Option<Subject> {
     let mut subject = Subject::new(name.derived_id().as_ref());
     subject.container.name = Some(text.to_owned());
     subject.container.netns = name.netns_text();
+    subject.container.alive = Some(true);
+    subject.is_read = true;
+    Some(subject)
+}
+
+/// Returns the container that Docker or podman has attached to a network of its own.
+fn of_runtime(text: &str, names: &RuntimeNames) -> Option<Subject> {
+    let found = names.find(text)?;
+    names.own_of(found)?;
+    let mut subject = Subject::new(&found.id);
+    subject.container.name = Some(found.name.clone());
+    subject.container.netns = found.path()?;
     subject.container.alive = Some(true);
     subject.is_read = true;
     Some(subject)
@@ -308,6 +320,8 @@ fn attachment(known: &KnownAttachment, docker: Option<&Endpoint>) -> Attachment 
             found.gateways.extend(ip.gateway);
         }
         found.gateways.dedup();
+        let to = result.routes.iter().map(|route| route.dst);
+        found.default_routes = to.filter(|to| to.prefix_len() == 0).collect();
         let mac = result.container_interface(ifname).map(|link| link.mac.clone());
         found.mac = mac.filter(|mac| !mac.is_empty());
         let on_host = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
