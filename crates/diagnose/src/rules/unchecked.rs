@@ -81,8 +81,8 @@ fn is_of_link_alone(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// A container without a default route in any table, although the network leads beyond the node and
-/// its configuration asks for one of this IP version.
+/// A container without a default route in any table, although the network leads beyond the node, and
+/// ADD reported one of this IP version, or the configuration asks for it.
 fn of_routes(
     look: Look<'_>,
     container: &Container,
@@ -91,7 +91,8 @@ fn of_routes(
 ) -> Vec<Finding> {
     let network = look.scene.networks.iter().find(|one| one.name == attachment.network);
     let asks = |family: &IpFamily| {
-        let mut asked = network.iter().flat_map(|network| &network.default_routes);
+        let asked = network.iter().flat_map(|network| &network.default_routes);
+        let mut asked = asked.chain(&attachment.default_routes);
         asked.any(|net| IpFamily::of(net.addr()) == *family)
     };
     let lacks = |family: &IpFamily| {
@@ -197,6 +198,12 @@ mod tests {
         assert_eq!(told(&scene), [""; 0]);
         inside(&mut scene).routes.remove(0);
         assert_eq!(told(&scene), ["eth0 of c2 on mynet: c2 has no default route of IPv4"]);
+        // The configuration is gone, and ADD reported it.
+        let mut gone = scene.clone();
+        gone.networks.clear();
+        assert_eq!(told(&gone), [""; 0]);
+        gone.containers[0].attachments[0].default_routes = vec!["0.0.0.0/0".parse().unwrap()];
+        assert_eq!(told(&gone), ["eth0 of c2 on mynet: c2 has no default route of IPv4"]);
         // Its network leads nowhere by intent.
         scene.networks[0].outbound = false;
         assert_eq!(told(&scene), [""; 0]);

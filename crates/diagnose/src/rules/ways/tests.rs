@@ -50,7 +50,20 @@ fn the_default_route_is_gone() {
     );
     assert_eq!(found(&scene)[0].hits, ["c2", "c3"]);
     // It was given routes, and none for everything.
-    assert_eq!(found(&with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")))), []);
+    let scene = with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")));
+    assert_eq!(found(&scene), []);
+    // A container misses one.
+    let lost = |server: &str| {
+        let asked = Probe::Name { server: address(server) };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let found = found_with(&scene, vec![(question, Answer::Silent { hops: Vec::new() })]);
+        found
+            .into_iter()
+            .map(|one| format!("{} {}", one.id, one.hits.join(" ")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lost("198.51.100.53"), ["no-default-route c2"]);
+    assert_eq!(lost("10.1.2.53"), [""; 0]);
 }
 
 /// The kernel removes the routes that need an address with it.
