@@ -83,6 +83,20 @@ pub struct Pool {
     pub size: Option<u64>,
     /// Whether the folder can be written.
     pub writable: bool,
+    /// Who holds its addresses; `None`: that was not read, as enough are free.
+    pub holders: Option<PoolHolders>,
+}
+
+/// Who holds the addresses of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolHolders {
+    /// How many are held by attachments that are recorded, and whose containers are gone.
+    pub gone: u64,
+    /// How many are held for containers of which no attachment to the network is recorded.
+    pub unrecorded: u64,
+    /// Some of these attachments: container ID and interface, as far as its file names that.
+    pub some: Vec<(String, Option<String>)>,
 }
 
 /// A folder that an ADD writes to.

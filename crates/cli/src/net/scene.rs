@@ -34,7 +34,7 @@ use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
 use kernel::remedy;
 use kernel::sysctl::Sysctl;
-use scene::{Hole, Part, Scene};
+use scene::{Container, Hole, Part, Scene};
 
 use super::attachments;
 use super::runtime_names::RuntimeNames;
@@ -272,10 +272,10 @@ impl Picture {
                 return Vec::new();
             }
         };
-        let attachments = subjects.iter().flat_map(|subject| &subject.container.attachments);
-        let used = networks::used(attachments);
+        let containers: Vec<&Container> =
+            subjects.iter().map(|subject| &subject.container).collect();
         let asks = remedy::is_root() && session.has_own_plugins();
-        let found = networks::read(session, &folder, &used, asks, progress);
+        let found = networks::read(session, &folder, &containers, asks, progress);
         self.scene.networks = found.networks;
         self.scene.broken = found.broken;
         self.scene.plugins = found.plugins;
