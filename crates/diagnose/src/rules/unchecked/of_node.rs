@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use net::IpFamily;
 use scene::{Container, Link};
 
+use super::ipv6_switch;
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::path::{Joint, Site, uplinks_of};
@@ -103,12 +104,18 @@ fn of_site(look: Look<'_>, bridges: &mut LeadingBridges, site: &Site<'_>) -> Vec
         found.push(by_link(finding, site));
     }
     if let Some(gateway) = gateway.filter(|_| !is_mended) {
-        let says = format!(
-            "{} has no address {gateway}, the gateway of containers of {network}",
-            seen_by.name
-        );
-        let finding = Finding::error(ID, format!("{}: {gateway}", seen_by.name), says)
-            .at(format!("link {}", seen_by.name));
+        let name = &seen_by.name;
+        let lacks =
+            format!("{name} has no address {gateway}, the gateway of containers of {network}");
+        let object = format!("{name}: {gateway}");
+        let finding = match ipv6_switch(&look.scene.host, seen_by, site.family()) {
+            Some(switch) => {
+                Finding::error(ID, object, format!("IPv6 is switched off on {name}: {lacks}"))
+                    .at(format!("{switch} is 1"))
+                    .fix(format!("sysctl -w {switch}=0"))
+            }
+            None => Finding::error(ID, object, lacks).at(format!("link {name}")),
+        };
         let finding = with_address(finding, site, gateway);
         found.push(broken(finding, site.container, &BY_GATEWAY, site.family()));
     }
@@ -274,6 +281,16 @@ mod tests {
         let question = Question { from: Some("c2".to_owned()), asked: who };
         let nobody = vec![(question, Answer::Owners { macs: Vec::new() })];
         assert_eq!(told(&scene, nobody), [line.replace("c2 c3", "c2")]);
+    }
+
+    #[test]
+    fn ipv6_may_be_switched_off_on_the_bridge() {
+        let mut scene = sound();
+        link(&mut scene, "cni0").addresses.truncate(1);
+        let key = "net.ipv6.conf.cni0.disable_ipv6";
+        scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
+        let fix = format!("sysctl -w {key}=0; ip -6 addr add fd00:88::1/64 dev cni0 nodad");
+        assert_eq!(told(&scene, Vec::new()), [format!("cni0: fd00:88::1 | c2 c3 | {fix}")]);
     }
 
     #[test]
