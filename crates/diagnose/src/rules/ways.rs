@@ -351,6 +351,9 @@ pub(super) fn rule_text(rule: &RouteRule) -> String {
         RuleAction::Prohibit => text.push_str(" prohibit"),
         _ => {}
     }
+    if let Some(length) = rule.suppress {
+        text.push_str(&format!(" suppress_prefixlength {length}"));
+    }
     text
 }
 
