@@ -17,10 +17,11 @@ use scene::{Container, Scene};
 use super::{Outcome, probe};
 use crate::args::{Common, Doctor};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
+use crate::net::probes::{self, DropCounters};
 use crate::net::resolv::{self, ResolvConf};
 use crate::net::runtime_names::RuntimeNames;
+use crate::net::scene as look_around;
 use crate::net::session::{PluginSource, Session};
-use crate::net::{probes, scene as look_around};
 use crate::shell::Shell;
 use crate::world::World;
 use explain::Section;
@@ -174,12 +175,15 @@ fn judge(
         None => {
             let questions = diagnose::questions(look);
             let waiting = shell.waiting(format!("sending {} probes", questions.len()));
+            let before = DropCounters::read();
             let answers = probes::ask(&scene, &questions);
+            before.note(&DropCounters::read(), &mut scene.host);
             drop(waiting);
             answers
         }
     };
-    let mut diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
+    let look = Look { scene: &scene, answers: &answers, only: only.as_deref(), to: tried };
+    let mut diagnosis = diagnose::diagnose(look, &ignore);
     let unknown = unknown.filter(|one| !ignore.iter().any(|ignore| ignore.is_of(one)));
     let alone = |finding| RootCause { finding, explains: Vec::new() };
     diagnosis.causes.extend(unknown.map(alone));

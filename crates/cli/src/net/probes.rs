@@ -8,6 +8,7 @@
 mod follow;
 mod local_ports;
 mod names;
+mod queue_drops;
 mod refusers;
 mod sizes;
 mod who_has;
@@ -26,6 +27,7 @@ use rustix::net::sockopt;
 use scene::{Scene, Transport};
 
 use crate::net::dns;
+pub(crate) use queue_drops::DropCounters;
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
