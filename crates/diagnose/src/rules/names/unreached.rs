@@ -244,8 +244,10 @@ mod tests {
             "{says}"
         );
         assert!(help.contains("options use-vc"), "{help}");
-        let name = Question { from: Some("c2".to_owned()), asked: Probe::Name { server: ip(SERVER) } };
-        let all = vec![(name, Answer::Refused), (question.clone(), Answer::Reached { after_us: 9 })];
+        let name =
+            Question { from: Some("c2".to_owned()), asked: Probe::Name { server: ip(SERVER) } };
+        let all =
+            vec![(name, Answer::Refused), (question.clone(), Answer::Reached { after_us: 9 })];
         let (scene, answers) = (asking(), Answers { all });
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
         let says = super::super::judge(look).remove(0).says;
