@@ -263,10 +263,10 @@ mod tests {
 
     /// A probe has not the content for which they look.
     #[test]
-    fn rules_that_look_into_packets_are_told_as_not_judged() {
+    fn rules_that_look_into_packets_are_not_judged() {
         use crate::filter::samples::{base, drop, rule, table, unknown};
         use scene::filter::{Family, Hook, LegacyTable};
-        let told = |scene: &Scene| {
+        let lines = |scene: &Scene| {
             let answers = Answers::default();
             let found = judge(Look { scene, answers: &answers, only: None, to: None });
             let line = |one: Finding| format!("{} {}", one.id, one.seen.join("; "));
@@ -279,10 +279,10 @@ mod tests {
             scene
         };
         let drops = |name: &str| with([unknown(name), drop()].concat());
-        assert_eq!(told(&drops("string")), ["filter-unknown ip filter/FORWARD rule 1: string"]);
+        assert_eq!(lines(&drops("string")), ["filter-unknown ip filter/FORWARD rule 1: string"]);
         // What only counts or marks, and what matches moments or users.
-        assert_eq!(told(&with(unknown("string"))), [""; 0]);
-        assert_eq!(told(&drops("statistic")), [""; 0]);
+        assert_eq!(lines(&with(unknown("string"))), [""; 0]);
+        assert_eq!(lines(&drops("statistic")), [""; 0]);
         let mut legacy = Scene::default();
         let rule = "-A FORWARD -p tcp -m string --string evil --algo bm -j DROP".to_owned();
         legacy.host.filter.legacy = vec![LegacyTable {
@@ -292,7 +292,7 @@ mod tests {
             chains: Vec::new(),
             rules: vec![rule.clone()],
         }];
-        assert_eq!(told(&legacy), [format!("filter-unknown iptables filter: {rule}")]);
+        assert_eq!(lines(&legacy), [format!("filter-unknown iptables filter: {rule}")]);
     }
 
     #[test]

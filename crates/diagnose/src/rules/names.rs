@@ -11,8 +11,7 @@ use net::IpFamily;
 use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
-use super::ways::obstacles;
-use super::ways::taken::taken;
+use super::ways::{obstacles, taken::taken};
 use super::{Rule, containers, is_here, is_link_local, is_outbound, leads_beyond, with_router};
 use crate::Look;
 use crate::filter::{NewDestination, Place, Port};

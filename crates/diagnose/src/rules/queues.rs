@@ -58,14 +58,23 @@ struct PassedLink<'s> {
 impl PassedLink<'_> {
     /// Returns what the link is called, and the command that changes its traffic control.
     fn named(&self) -> (String, String) {
-        let link = &self.link.name;
-        match self.inside {
-            Some(container) => (
-                format!("{link} of {}", container.called()),
-                format!("{}tc", within(container.netns.as_str())),
-            ),
-            None => (link.clone(), "tc".to_owned()),
-        }
+        named(self.link, self.inside)
+    }
+
+    /// Adds that a finding breaks all that goes by the link.
+    fn broken(&self, finding: Finding, family: IpFamily) -> Finding {
+        self.ways.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(family)))
+    }
+}
+
+fn named(link: &Link, inside: Option<&Container>) -> (String, String) {
+    let link = &link.name;
+    match inside {
+        Some(container) => (
+            format!("{link} of {}", container.called()),
+            format!("{}tc", within(container.netns.as_str())),
+        ),
+        None => (link.clone(), "tc".to_owned()),
     }
 }
 
@@ -96,7 +105,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 const USUAL: [&str; 5] = ["fq", "fq_codel", "mq", "noqueue", "pfifo_fast"];
 
 /// Says whether it is known why the queues of a link drop packets.
-fn is_told(link: &Link) -> bool {
+fn is_explained(link: &Link) -> bool {
     !link.losses.is_empty() || super::rates::limits(link)
 }
 
@@ -112,7 +121,7 @@ fn counted(look: Look<'_>, site: &Site<'_>, passed: &PassedLink<'_>) -> Option<F
     };
     let is_lost = |answer: &Answer| answer.is_lost() || answer.has_owner() == Some(false);
     let is_heard = |answer: &Answer| answer.is_of_other_end() || answer.has_owner() == Some(true);
-    if is_told(link) || !own().any(|(_, answer)| is_lost(answer)) {
+    if is_explained(link) || !own().any(|(_, answer)| is_lost(answer)) {
         return None;
     }
     let hears = own().any(|(_, answer)| is_heard(answer));
@@ -136,7 +145,7 @@ fn counted(look: Look<'_>, site: &Site<'_>, passed: &PassedLink<'_>) -> Option<F
         .advise(format!(
             "look at what limits {name}: tc -s qdisc show dev {name}; tc -s filter show dev {name} ingress"
         ));
-    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, Some(family))))
+    Some(passed.broken(finding, family))
 }
 
 /// A probe ended at a queue of a link whose disciplines are not known to lose any.
@@ -154,8 +163,8 @@ fn ended(look: Look<'_>) -> Vec<Finding> {
             Some(container) => container.inside.as_ref()?,
             None => &look.scene.host,
         };
-        let link = namespace.link(hop.link.as_deref()?).filter(|link| !is_told(link))?;
-        let (of_whom, tool) = PassedLink { link, inside, ways: ALL }.named();
+        let link = namespace.link(hop.link.as_deref()?).filter(|link| !is_explained(link))?;
+        let (of_whom, tool) = named(link, inside);
         let object = match (inside, &link.dropped) {
             (Some(container), _) => format!("{}: {} qdisc", container.id, link.name),
             (None, Some(drops)) => format!("{} qdisc {}", link.name, drops.kind),
@@ -313,8 +322,7 @@ fn delayed(site: &Site<'_>, passed: &PassedLink<'_>) -> Option<Finding> {
         .at(format!("qdisc netem of {of_whom}"))
         .hits(site.container.id.clone())
         .fix(format!("{tool} qdisc del dev {link} root"));
-    let family = Some(site.family());
-    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+    Some(passed.broken(finding, site.family()))
 }
 
 /// Returns what shows that a probe ended there.
@@ -496,25 +504,25 @@ mod tests {
         };
         let lost = || (question("10.88.0.1"), Answer::Silent { hops: Vec::new() });
         let heard = || (question("192.0.2.1"), Answer::Reached { after_us: 9 });
-        let told = |scene: &Scene, all: Vec<(Question, Answer)>| found(scene, &Answers { all });
+        let judged = |scene: &Scene, all: Vec<(Question, Answer)>| found(scene, &Answers { all });
         let bucket = drops("veth2", "tbf");
-        assert_eq!(told(&bucket, Vec::new()), [""; 0]);
-        assert_eq!(told(&bucket, vec![heard()]), [""; 0]);
-        assert_eq!(told(&bucket, vec![lost()]), ["Error queue-loses veth2 qdisc tbf: c2"]);
-        let some = told(&bucket, vec![lost(), heard()]);
+        assert_eq!(judged(&bucket, Vec::new()), [""; 0]);
+        assert_eq!(judged(&bucket, vec![heard()]), [""; 0]);
+        assert_eq!(judged(&bucket, vec![lost()]), ["Error queue-loses veth2 qdisc tbf: c2"]);
+        let some = judged(&bucket, vec![lost(), heard()]);
         assert_eq!(some, ["Warning queue-loses veth2 qdisc tbf: c2"]);
         // A busy link drops some of what everybody sends.
         let usual = drops("up0", "fq_codel");
-        assert_eq!(told(&usual, vec![lost(), heard()]), [""; 0]);
-        assert_eq!(told(&usual, vec![lost()]), ["Error queue-loses up0 qdisc fq_codel: c2"]);
+        assert_eq!(judged(&usual, vec![lost(), heard()]), [""; 0]);
+        assert_eq!(judged(&usual, vec![lost()]), ["Error queue-loses up0 qdisc fq_codel: c2"]);
         // No packet of it goes there.
-        assert_eq!(told(&drops("tun0", "tbf"), vec![lost()]), [""; 0]);
+        assert_eq!(judged(&drops("tun0", "tbf"), vec![lost()]), [""; 0]);
         // Another rule says how slow the bucket is.
         let mut slow = drops("veth2", "tbf");
         let link = slow.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
         (link.mtu, link.rate) =
             (1500, Some(scene::Rate { bytes_per_s: 125, burst: 40, of_some: false }));
-        assert_eq!(told(&slow, vec![lost()]), [""; 0]);
+        assert_eq!(judged(&slow, vec![lost()]), [""; 0]);
         // The trace shows it.
         let hop = |container: Option<&str>, link: &str| Hop {
             container: container.map(str::to_owned),
@@ -525,11 +533,11 @@ mod tests {
         };
         let at = |hop: Hop| vec![(question("10.88.0.1"), Answer::Silent { hops: vec![hop] })];
         let own = at(hop(Some("c2"), "eth0"));
-        assert_eq!(told(&scene, own), ["Error queue-loses c2: eth0 qdisc: c2"]);
-        assert_eq!(told(&scene, at(hop(None, "up0"))), ["Error queue-loses up0 qdisc: c2"]);
+        assert_eq!(judged(&scene, own), ["Error queue-loses c2: eth0 qdisc: c2"]);
+        assert_eq!(judged(&scene, at(hop(None, "up0"))), ["Error queue-loses up0 qdisc: c2"]);
         scene = with("up0", loss("netem", Some(300)));
         assert_eq!(
-            told(&scene, at(hop(None, "up0"))),
+            judged(&scene, at(hop(None, "up0"))),
             ["Error queue-loses up0 qdisc netem: c2 c3"]
         );
     }

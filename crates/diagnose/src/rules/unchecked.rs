@@ -38,9 +38,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         for attachment in &container.attachments {
             let Some(link) = inside.link(&attachment.ifname) else { continue };
             // CHECK tells it, and what it says is more exact, but that IPv6 is switched off.
-            let is_told = !attachment.drifts.is_empty() || attachment.unfinished.is_some();
+            let is_reported = !attachment.drifts.is_empty() || attachment.unfinished.is_some();
             let mut all = of_link(look, container, attachment, inside, link);
-            all.retain(|finding| !is_told || is_ipv6_off(finding));
+            all.retain(|finding| !is_reported || is_ipv6_off(finding));
             found.extend(all);
         }
     }

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_dockers_that_was_named_is_told() {
+    fn a_container_of_dockers_that_was_named_is_listed() {
         use crate::path::samples::node;
         let mut scene = node();
         let bridge = scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap();

@@ -184,8 +184,8 @@ mod tests {
 
     const SERVER: &str = "198.51.100.53";
 
-    /// What is told of a server that does not answer, and what helps.
-    fn told(scene: &Scene, hops: Vec<Hop>, more: Vec<(Question, Answer)>) -> (String, String) {
+    /// What is judged of a server that does not answer, and what helps.
+    fn judged(scene: &Scene, hops: Vec<Hop>, more: Vec<(Question, Answer)>) -> (String, String) {
         let asked = Probe::Name { server: ip(SERVER) };
         let question = Question { from: Some("c2".to_owned()), asked };
         let all = [vec![(question, Answer::Silent { hops })], more].concat();
@@ -218,18 +218,18 @@ mod tests {
     fn a_server_is_blamed_if_the_question_was_seen_leaving() {
         let mut scene = asking();
         let out = || vec![passed("cni0"), passed("up0")];
-        let (says, help) = told(&scene, out(), Vec::new());
+        let (says, help) = judged(&scene, out(), Vec::new());
         assert_eq!(says, "198.51.100.53 does not answer c2 when it asks for names");
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
         for hops in [Vec::new(), vec![passed("cni0")]] {
-            let (says, help) = told(&scene, hops, Vec::new());
+            let (says, help) = judged(&scene, hops, Vec::new());
             assert!(says.ends_with("no answer comes: it is not known from where"), "{says}");
             let follow = "follow what c2 sends: it was not seen leaving this node";
             assert_eq!(help, follow);
         }
         // Its address stays that of the container.
         scene.host.filter.tables.clear();
-        let (_, help) = told(&scene, out(), Vec::new());
+        let (_, help) = judged(&scene, out(), Vec::new());
         assert!(help.starts_with("let the network translate what it sends"), "{help}");
     }
 
@@ -237,7 +237,8 @@ mod tests {
     fn a_server_that_answers_by_tcp_alone() {
         let asked = Probe::NameByTcp { server: ip(SERVER) };
         let question = Question { from: Some("c2".to_owned()), asked };
-        let taken = |answer: Answer| told(&asking(), Vec::new(), vec![(question.clone(), answer)]);
+        let taken =
+            |answer: Answer| judged(&asking(), Vec::new(), vec![(question.clone(), answer)]);
         let (says, help) = taken(Answer::Reached { after_us: 300 });
         assert!(
             says.starts_with("198.51.100.53 takes connections of c2 at port 53 by TCP"),
@@ -279,20 +280,20 @@ mod tests {
     #[test]
     fn a_server_is_not_blamed_for_what_the_node_drops() {
         let scene = asking();
-        let (says, help) = told(&scene, vec![passed("up0")], Vec::new());
+        let (says, help) = judged(&scene, vec![passed("up0")], Vec::new());
         assert_eq!(says, "198.51.100.53 does not answer c2 when it asks for names");
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
-        let (says, help) = told(&scene, vec![hop("cni0", "ip_error")], Vec::new());
+        let (says, help) = judged(&scene, vec![hop("cni0", "ip_error")], Vec::new());
         assert!(says.ends_with("this node refuses the question"), "{says}");
         assert!(help.ends_with("ip route get 198.51.100.53 from 10.88.0.2 iif cni0"), "{help}");
-        let (says, help) = told(&scene, vec![hop("cni0", "nf_hook_slow")], Vec::new());
+        let (says, help) = judged(&scene, vec![hop("cni0", "nf_hook_slow")], Vec::new());
         assert!(says.ends_with("this node drops the question"), "{says}");
         assert!(!help.contains("answer"), "{help}");
         // Of the answer, and of a link that the node does not have, nothing follows.
         let back = Hop { back: true, ..hop("cni0", "ip_error") };
-        let (_, help) = told(&scene, vec![passed("up0"), back], Vec::new());
+        let (_, help) = judged(&scene, vec![passed("up0"), back], Vec::new());
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
-        let (says, _) = told(&scene, vec![hop("other0", "ip_error")], Vec::new());
+        let (says, _) = judged(&scene, vec![hop("other0", "ip_error")], Vec::new());
         assert!(says.ends_with("it is not known from where"), "{says}");
     }
 
@@ -301,11 +302,11 @@ mod tests {
         let asked = Probe::WhoHas { address: ip("10.88.0.1"), link: "eth0".to_owned() };
         let question = Question { from: Some("c2".to_owned()), asked };
         let who = |macs: Vec<String>| vec![(question.clone(), Answer::Owners { macs })];
-        let (says, help) = told(&asking(), Vec::new(), who(Vec::new()));
+        let (says, help) = judged(&asking(), Vec::new(), who(Vec::new()));
         assert!(says.starts_with("c2 does not reach 198.51.100.53"), "{says}");
         assert_eq!(help, "look at 10.88.0.1, and at what is behind eth0 of c2");
         let there = who(vec!["02:00:00:00:00:01".to_owned()]);
-        let (_, help) = told(&asking(), vec![passed("up0")], there);
+        let (_, help) = judged(&asking(), vec![passed("up0")], there);
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
     }
 

@@ -61,8 +61,8 @@ impl LeadingBridges {
 fn is_unchecked(site: &Site<'_>) -> bool {
     let attachment = site.attachment;
     let is_read = site.joint == Joint::Pair;
-    let is_told = !attachment.drifts.is_empty() && !attachment.by_others;
-    is_read && !is_told && attachment.unfinished.is_none()
+    let is_reported = !attachment.drifts.is_empty() && !attachment.by_others;
+    is_read && !is_reported && attachment.unfinished.is_none()
 }
 
 fn of_site(look: Look<'_>, bridges: &mut LeadingBridges, site: &Site<'_>) -> Vec<Finding> {
@@ -215,7 +215,7 @@ mod tests {
     use scene::Scene;
 
     /// Each finding as its object, whom it hits and what mends it.
-    fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<String> {
+    fn lines(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<String> {
         let answers = Answers { all };
         let found = judge(Look { scene, answers: &answers, only: None, to: None });
         let sorted = crate::causes::sort(found, scene).causes.into_iter().map(|one| one.finding);
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn a_bridge_that_is_down_and_has_lost_its_addresses_of_ipv6() {
-        assert_eq!(told(&sound(), Vec::new()), [""; 0]);
+        assert_eq!(lines(&sound(), Vec::new()), [""; 0]);
         let mut scene = sound();
         link(&mut scene, "cni0").up = false;
-        assert_eq!(told(&scene, Vec::new()), ["cni0 | c2 c3 | ip link set cni0 up"]);
+        assert_eq!(lines(&scene, Vec::new()), ["cni0 | c2 c3 | ip link set cni0 up"]);
         link(&mut scene, "cni0").addresses.truncate(1);
         let fix = "ip link set cni0 up; ip -6 addr add fd00:88::1/64 dev cni0 nodad";
-        assert_eq!(told(&scene, Vec::new()), [format!("cni0 | c2 c3 | {fix}")]);
+        assert_eq!(lines(&scene, Vec::new()), [format!("cni0 | c2 c3 | {fix}")]);
         // CHECK of our own plugins tells it, and that of others may tell something else.
         for container in &mut scene.containers {
             container.attachments[0].drifts = vec![scene::Drift {
@@ -255,9 +255,9 @@ mod tests {
                 items: Vec::new(),
             }];
         }
-        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        assert_eq!(lines(&scene, Vec::new()), [""; 0]);
         scene.containers[0].attachments[0].by_others = true;
-        assert_eq!(told(&scene, Vec::new()), [format!("cni0 | c2 | {fix}")]);
+        assert_eq!(lines(&scene, Vec::new()), [format!("cni0 | c2 | {fix}")]);
     }
 
     #[test]
@@ -265,22 +265,22 @@ mod tests {
         let mut scene = sound();
         link(&mut scene, "cni0").addresses.remove(0);
         let line = "cni0: 10.88.0.1 | c2 c3 | ip addr add 10.88.0.1/24 dev cni0";
-        assert_eq!(told(&scene, Vec::new()), [line]);
+        assert_eq!(lines(&scene, Vec::new()), [line]);
         // Another machine is it.
         let asked = crate::Probe::Echo { to: ip("10.88.0.1") };
         let question = |id: &str| Question { from: Some(id.to_owned()), asked: asked.clone() };
         let reached = |id: &str| (question(id), Answer::Reached { after_us: 1 });
-        assert_eq!(told(&scene, vec![reached("c2"), reached("c3")]), [""; 0]);
+        assert_eq!(lines(&scene, vec![reached("c2"), reached("c3")]), [""; 0]);
         let mut other = scene.clone();
         other.networks[0].routed = false;
-        assert_eq!(told(&other, Vec::new()), [""; 0]);
+        assert_eq!(lines(&other, Vec::new()), [""; 0]);
         // The bridge leads to others, of whom nothing was heard.
         link(&mut scene, "tun0").master = Some(3);
-        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        assert_eq!(lines(&scene, Vec::new()), [""; 0]);
         let who = crate::Probe::WhoHas { address: ip("10.88.0.1"), link: "eth0".to_owned() };
         let question = Question { from: Some("c2".to_owned()), asked: who };
         let nobody = vec![(question, Answer::Owners { macs: Vec::new() })];
-        assert_eq!(told(&scene, nobody), [line.replace("c2 c3", "c2")]);
+        assert_eq!(lines(&scene, nobody), [line.replace("c2 c3", "c2")]);
     }
 
     #[test]
@@ -290,26 +290,26 @@ mod tests {
         let key = "net.ipv6.conf.cni0.disable_ipv6";
         scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
         let fix = format!("sysctl -w {key}=0; ip -6 addr add fd00:88::1/64 dev cni0 nodad");
-        assert_eq!(told(&scene, Vec::new()), [format!("cni0: fd00:88::1 | c2 c3 | {fix}")]);
+        assert_eq!(lines(&scene, Vec::new()), [format!("cni0: fd00:88::1 | c2 c3 | {fix}")]);
     }
 
     #[test]
     fn the_nodes_end_of_a_pair() {
         let mut scene = sound();
         link(&mut scene, "veth2").up = false;
-        assert_eq!(told(&scene, Vec::new()), ["veth2 | c2 | ip link set veth2 up"]);
+        assert_eq!(lines(&scene, Vec::new()), ["veth2 | c2 | ip link set veth2 up"]);
         let mut scene = sound();
         link(&mut scene, "veth2").master = None;
         let line = "veth2 without cni0 | c2 | ip link set veth2 master cni0";
-        assert_eq!(told(&scene, Vec::new()), [line]);
+        assert_eq!(lines(&scene, Vec::new()), [line]);
         // The network has another bridge by now, or it is not one.
         scene.networks[0].link = Some("cni1".to_owned());
-        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        assert_eq!(lines(&scene, Vec::new()), [""; 0]);
         let mut scene = sound();
         link(&mut scene, "veth2").port_state = Some(4);
-        assert_eq!(told(&scene, Vec::new()), ["veth2 in cni0 | c2 | "]);
+        assert_eq!(lines(&scene, Vec::new()), ["veth2 in cni0 | c2 | "]);
         link(&mut scene, "veth2").port_state = Some(FORWARDING);
-        assert_eq!(told(&scene, Vec::new()), [""; 0]);
+        assert_eq!(lines(&scene, Vec::new()), [""; 0]);
     }
 
     /// It is what all that is lost by that link is a symptom of.
