@@ -18,7 +18,7 @@ use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
 use crate::rules::{
     BLAMED, BY_ITSELF, BY_SENDER, DENIED, LOSES_LARGE, NOT_ASKED, UNJUDGED, UnexaminedWay,
-    is_because_of,
+    is_because_of, is_ipv6_off,
 };
 
 /// A finding with what it explains.
@@ -151,6 +151,7 @@ const DEPTHS: [&[&str]; 22] = [
         "attachment-differs",
         "attachment-unfinished",
         "inside-differs",
+        "node-differs",
         "not-checked",
         "switch-decides",
         "reverse-path-filter",
@@ -232,6 +233,7 @@ fn depth_of(finding: &Finding) -> usize {
         || is_of_one_subnet(finding);
     match is_below {
         true => depth("attachment-differs"),
+        false if is_ipv6_off(finding) => depth("mtu-too-small"),
         false if is_of_unreached(finding) => DEPTHS.len(),
         false => depth(finding.id),
     }
@@ -535,9 +537,9 @@ fn is_told_twice(cause: &Finding, difference: &Finding) -> bool {
         "subnet-taken" => &["route"],
         "forwarding-off" => &["forwarding is off"],
         // Without IPv6 on the link, all that is of IPv6 there is gone.
-        "mtu-too-small" => {
+        "mtu-too-small" | "inside-differs" => {
             let mut broken = difference.breaks.iter();
-            return text.contains("MTU")
+            return (cause.id == "mtu-too-small" && text.contains("MTU"))
                 || text.contains("IPv6")
                 || addresses(text).any(|net| net.addr().is_ipv6())
                 || (!difference.breaks.is_empty()

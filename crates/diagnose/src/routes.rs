@@ -83,7 +83,10 @@ pub fn look_up<'n>(
         }
         let found = match rule.action {
             RuleAction::Table(0) => in_vrf(namespace, packet, vrf, rule),
-            RuleAction::Table(table) => in_table(namespace, packet, table, own(rule)),
+            RuleAction::Table(table) => {
+                let found = in_table(namespace, packet, table, own(rule));
+                unless_suppressed(found, rule.suppress)
+            }
             RuleAction::Blackhole | RuleAction::Unreachable | RuleAction::Prohibit => {
                 return RouteDecision::Refused { route: None, rule: Some(rule) };
             }
@@ -95,6 +98,18 @@ pub fn look_up<'n>(
         }
     }
     RouteDecision::Nowhere
+}
+
+/// Passes over a route that is too short for a rule (linux net/ipv4/fib_rules.c `fib4_rule_suppress`).
+fn unless_suppressed<'n>(found: TableAnswer<'n>, suppress: Option<u32>) -> TableAnswer<'n> {
+    let is_short =
+        |route: &Route| suppress.is_some_and(|length| u32::from(route.to.prefix_len()) <= length);
+    match found {
+        TableAnswer::Found(RouteDecision::By { route, .. }) if is_short(route) => {
+            TableAnswer::Nothing
+        }
+        other => other,
+    }
 }
 
 /// A rule that no host has without a person or a program that made it.
@@ -279,6 +294,7 @@ pub(crate) mod samples {
             oif: None,
             mark: None,
             invert: false,
+            suppress: None,
             action,
         }
     }
@@ -397,5 +413,37 @@ mod tests {
         ];
         let to = "198.51.100.1".parse().unwrap();
         assert_eq!(look_up(&host, None, to, Some("cni0"), None), RouteDecision::Unknown);
+    }
+    /// `wg-quick` lets the main table lead only to networks, and all else into its tunnel.
+    #[test]
+    fn a_rule_may_leave_default_routes_to_the_next_one() {
+        let mut host = Namespace {
+            links: vec![link(2, "eth0", &["10.88.0.2/24"]), link(7, "wg0", &["10.9.0.2/24"])],
+            routes: vec![
+                route("0.0.0.0/0", 2, Some("10.88.0.1")),
+                route("10.88.0.0/24", 2, None),
+                Route { table: 51820, ..route("0.0.0.0/0", 7, None) },
+            ],
+            ..Namespace::default()
+        };
+        host.rules = vec![
+            rule(0, RuleAction::Table(255)),
+            RouteRule { suppress: Some(0), ..rule(32764, RuleAction::Table(254)) },
+            RouteRule {
+                mark: Some((0xca6c, u32::MAX)),
+                invert: true,
+                ..rule(32765, RuleAction::Table(51820))
+            },
+            rule(32766, RuleAction::Table(254)),
+        ];
+        let by =
+            |to: &str, mark: u32| match look_up(&host, None, to.parse().unwrap(), None, Some(mark))
+            {
+                RouteDecision::By { link, .. } => link.name.clone(),
+                other => format!("{other:?}"),
+            };
+        assert_eq!(by("198.51.100.1", 0), "wg0");
+        assert_eq!(by("10.88.0.9", 0), "eth0");
+        assert_eq!(by("198.51.100.1", 0xca6c), "eth0");
     }
 }

@@ -36,6 +36,7 @@ pub use self::asked::not_tried;
 pub(crate) use self::holes::{UNJUDGED, is_because_of};
 pub(crate) use self::names::BLAMED;
 pub(crate) use self::rates::LOSES_LARGE;
+pub(crate) use self::unchecked::is_ipv6_off;
 pub use self::unexamined::UnexaminedWay;
 pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
@@ -333,6 +334,7 @@ pub const RULES: &[Rule] = &[
     configuration::RULE,
     attachments::RULE,
     unchecked::RULE,
+    unchecked::OF_NODE,
     switches::RULE,
     links::UPLINKS,
     links::RULE,

@@ -34,7 +34,7 @@ use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
 use kernel::remedy;
 use kernel::sysctl::Sysctl;
-use scene::{Hole, Part, Scene};
+use scene::{Container, Hole, Part, Scene};
 
 use crate::node::{Choice, Node};
 use crate::runtime_names::RuntimeNames;
@@ -275,10 +275,10 @@ impl Picture {
                 return Vec::new();
             }
         };
-        let attachments = subjects.iter().flat_map(|subject| &subject.container.attachments);
-        let used = networks::used(attachments);
+        let containers: Vec<&Container> =
+            subjects.iter().map(|subject| &subject.container).collect();
         let asks = remedy::is_root() && node.has_own_plugins;
-        let found = networks::read(node, &folder, &used, asks, progress);
+        let found = networks::read(node, &folder, &containers, asks, progress);
         self.scene.networks = found.networks;
         self.scene.broken = found.broken;
         self.scene.plugins = found.plugins;

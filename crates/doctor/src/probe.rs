@@ -8,6 +8,7 @@
 mod follow;
 mod local_ports;
 mod names;
+mod queue_drops;
 mod refusers;
 mod sizes;
 mod who_has;
@@ -27,6 +28,8 @@ use scene::{Container, Scene, Transport};
 
 use crate::resolv::{self, ResolvConf};
 use crate::{dns, observe};
+
+pub use queue_drops::DropCounters;
 
 /// How long to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,7 +69,32 @@ pub fn ask(scene: &Scene, questions: &[Question]) -> Answers {
         });
     }
     follow::follow(scene, &mut all);
+    let more = by_tcp(scene, &all);
+    all.extend(more);
     Answers { all }
+}
+
+/// How many servers of names that do not answer by UDP are tried by TCP.
+const BY_TCP: usize = 8;
+
+/// Tries servers of names by TCP that did not answer by UDP, and returns those that take a connection:
+/// the way to them is there.
+fn by_tcp(scene: &Scene, all: &[(Question, Answer)]) -> Vec<(Question, Answer)> {
+    let again = all.iter().filter_map(|(question, answer)| match &question.asked {
+        Probe::Name { server } if answer.is_lost() || *answer == Answer::Refused => {
+            let asked = Probe::NameByTcp { server: *server };
+            Some(Question { asked, ..question.clone() })
+        }
+        _ => None,
+    });
+    let again: Vec<Question> = again.take(BY_TCP).collect();
+    std::thread::scope(|scope| {
+        let ask = |question: &Question| ask_from(scene, question.from.as_deref(), &[question]);
+        let threads: Vec<_> =
+            again.iter().map(|question| scope.spawn(move || ask(question))).collect();
+        let answers = threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default());
+        answers.filter(|(_, answer)| matches!(answer, Answer::Reached { .. })).collect()
+    })
 }
 
 fn ask_from(scene: &Scene, from: Option<&str>, questions: &[&Question]) -> Vec<(Question, Answer)> {

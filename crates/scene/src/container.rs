@@ -68,6 +68,9 @@ pub struct Attachment {
     pub addresses: Vec<IpNet>,
     /// The gateways that ADD reported.
     pub gateways: Vec<IpAddr>,
+    /// The default routes that ADD reported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub default_routes: Vec<IpNet>,
     /// The hardware address that ADD reported.
     pub mac: Option<String>,
     /// The host's links that ADD reported, such as the bridge and the veth's other end.

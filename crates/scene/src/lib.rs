@@ -16,9 +16,9 @@ pub use container::{
 };
 pub use namespace::{
     Address, ConntrackTable, Fdb, Flow, Link, Listener, Namespace, Neighbour, NextHop, Policy,
-    ProxiedAddress, Rate, Route, RouteKind, RouteRule, RuleAction, Transport,
+    ProxiedAddress, QueueDrops, Rate, Route, RouteKind, RouteRule, RuleAction, Transport,
 };
-pub use node::{Folder, Network, Overlay, Plugin, Pool, Program, Service};
+pub use node::{Folder, Network, Overlay, Plugin, Pool, PoolHolders, Program, Service};
 pub use segment::{
     Ipvlan, IpvlanMode, IpvlanReach, Loss, MacvlanMode, Peer, PortVlan, Redirect, TunnelEnd,
 };

@@ -114,6 +114,10 @@ pub struct Link {
     pub rate: Option<Rate>,
     /// How long a queueing discipline holds each packet that it sends, on purpose, in milliseconds.
     pub delay_ms: u32,
+    /// What its queueing disciplines dropped while probes were sent; `None`: nothing, or that was not
+    /// looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<QueueDrops>,
     /// The peers of a WireGuard tunnel; `None`: it is none, or they could not be read.
     pub peers: Option<Vec<Peer>>,
     /// Where a VXLAN tunnel sends frames for which it has no entry.
@@ -136,6 +140,16 @@ pub struct Link {
     pub of_function: bool,
     /// Its addresses.
     pub addresses: Vec<Address>,
+}
+
+/// Packets that a queueing discipline has dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueDrops {
+    /// The discipline, as `tc` calls it: `tbf`, `ingress`.
+    pub kind: String,
+    /// How many packets.
+    pub packets: u32,
 }
 
 /// A token bucket (`man 8 tc-tbf`).
@@ -237,6 +251,9 @@ pub struct RouteRule {
     /// It applies to the packets that do not match.
     #[serde(default)]
     pub invert: bool,
+    /// Routes of at most this prefix length do not count, and the next rule is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppress: Option<u32>,
     /// What it does.
     pub action: RuleAction,
 }

@@ -27,6 +27,8 @@ pub struct Network {
     pub overlay: Option<Overlay>,
     /// Whether its containers are to reach beyond the host: it is a gateway, or translates sources.
     pub outbound: bool,
+    /// Whether the host is the gateway of its containers.
+    pub routed: bool,
     /// The default routes that its configuration asks for: of IPv4, of IPv6, or of both.
     pub default_routes: Vec<IpNet>,
     /// Why a container could not be attached now; `None` if it could be, or if that is not known.
@@ -81,6 +83,20 @@ pub struct Pool {
     pub size: Option<u64>,
     /// Whether the folder can be written.
     pub writable: bool,
+    /// Who holds its addresses; `None`: that was not read, as enough are free.
+    pub holders: Option<PoolHolders>,
+}
+
+/// Who holds the addresses of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolHolders {
+    /// How many are held by attachments that are recorded, and whose containers are gone.
+    pub gone: u64,
+    /// How many are held for containers of which no attachment to the network is recorded.
+    pub unrecorded: u64,
+    /// Some of these attachments: container ID and interface, as far as its file names that.
+    pub some: Vec<(String, Option<String>)>,
 }
 
 /// A folder that an ADD writes to.

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
-use doctor::{observe, presence, probe as probes};
+use doctor::probe::{self as probes, DropCounters};
+use doctor::runtime_names::RuntimeNames;
+use doctor::{observe, presence};
 use scene::{Container, Scene};
 
 use super::{Outcome, probe};
@@ -174,12 +176,15 @@ fn judge(
         None => {
             let questions = diagnose::questions(look);
             let waiting = shell.waiting(format!("sending {} probes", questions.len()));
+            let before = DropCounters::read();
             let answers = probes::ask(&scene, &questions);
+            before.note(&DropCounters::read(), &mut scene.host);
             drop(waiting);
             answers
         }
     };
-    let mut diagnosis = diagnose::diagnose(Look { answers: &answers, ..look }, &ignore);
+    let look = Look { scene: &scene, answers: &answers, only: only.as_deref(), to: tried };
+    let mut diagnosis = diagnose::diagnose(look, &ignore);
     let unknown = unknown.filter(|one| !ignore.iter().any(|ignore| ignore.is_of(one)));
     let alone = |finding| RootCause { finding, explains: Vec::new() };
     diagnosis.causes.extend(unknown.map(alone));
@@ -267,11 +272,13 @@ fn find(scene: &Scene, name: &str, world: &World) -> Result<String, Failure> {
     }
     match found.as_slice() {
         [one] => Ok(one.id.clone()),
-        [] => Err(Failure::new(
-            cni::code::UNKNOWN_CONTAINER,
-            format!("no container {name:?} is attached to a network"),
-        )
-        .hint("`netwright list` shows what is attached")),
+        [] => {
+            let why = RuntimeNames::read().why_not(name);
+            let text =
+                why.unwrap_or_else(|| format!("no container {name:?} is attached to a network"));
+            Err(Failure::new(cni::code::UNKNOWN_CONTAINER, text)
+                .hint("`netwright list` shows what is attached"))
+        }
         several => {
             let names: Vec<&str> = several.iter().map(|one| one.called()).collect();
             Err(Failure::usage(format!("{name:?} means several containers: {}", names.join(", "))))

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use scene::Container;
+use scene::{Container, Link, Scene};
 
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
 use crate::question::{Answer, Probe, Question};
+use crate::whose::{self, Owner};
 
 /// The finding of questions that could not be asked.
 pub(crate) const NOT_ASKED: &str = "not-asked";
@@ -20,12 +21,26 @@ const SHOWN: usize = 3;
 
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let bare = containers(look).filter(|container| container.attachments.is_empty());
-    bare.map(not_attached).chain(unsent(look)).chain(untried(look)).collect()
+    bare.map(|container| not_attached(look, container))
+        .chain(unsent(look))
+        .chain(untried(look))
+        .collect()
 }
 
-/// A namespace that the caller named, and of which no attachment is recorded.
-fn not_attached(container: &Container) -> Finding {
+/// A container that the caller named, and of which no attachment is recorded.
+fn not_attached(look: Look<'_>, container: &Container) -> Finding {
     let called = container.called();
+    if let Some(bridge) = bridge_of_runtime(look.scene, container) {
+        let name = &bridge.name;
+        let says = format!(
+            "{called} is on {name}, a network that no CNI plugin made: doctor examines only what one attached"
+        );
+        let finding = Finding::unknown("not-attached", container.id.clone(), says)
+            .at(container.netns.clone())
+            .hits(container.id.clone())
+            .advise("ask the runtime whose network it is: docker network inspect, podman network inspect");
+        return Finding { whose: whose::of_link(bridge, look.scene), ..finding };
+    }
     let links = container.inside.iter().flat_map(|inside| &inside.links);
     let others: Vec<&str> =
         links.map(|link| link.name.as_str()).filter(|name| *name != "lo").collect();
@@ -39,6 +54,21 @@ fn not_attached(container: &Container) -> Finding {
         .seen(seen)
         .hits(container.id.clone())
         .advise("ask its runtime why ADD was refused, or which other program connects it")
+}
+
+/// Returns the bridge of a container of which no attachment is recorded, if Docker or podman made that
+/// for a network of its own.
+pub(super) fn bridge_of_runtime<'s>(scene: &'s Scene, container: &Container) -> Option<&'s Link> {
+    let host = &scene.host;
+    let own = container.inside.iter().flat_map(|inside| &inside.links);
+    let mut pairs = own.filter(|link| link.kind.as_deref() == Some("veth"));
+    pairs.find_map(|link| {
+        let end = host.link_of(link.peer?)?;
+        let bridge = host.link_of(end.master?)?;
+        let is_end = end.peer == Some(link.index) && end.peer_netnsid.is_some();
+        let is_theirs = matches!(whose::owner_of_link(bridge), Some(Owner::Docker | Owner::Podman));
+        (is_end && is_theirs).then_some(bridge)
+    })
 }
 
 /// Questions that could not be sent.

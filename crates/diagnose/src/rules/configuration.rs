@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Folder, Link, Network, Pool, Scene, Transport};
+use scene::{Folder, Link, Network, Pool, PoolHolders, Scene, Transport};
 
 use super::switches::proxies::{answered, proxies};
 use super::{Rule, containers, ways};
@@ -124,12 +124,15 @@ fn refused(scene: &Scene, network: &Network) -> Vec<Finding> {
         let says = format!("no container can be attached to network {} now", network.name);
         let finding =
             Finding::error("network-refused", network.name.clone(), says).seen(refusal.clone());
-        found.push(
-            in_file(finding, network).advise(format!(
+        let finding = in_file(finding, network);
+        let mut pools = scene.pools.iter().filter(|pool| pool.network == network.name);
+        found.push(match pools.find(|pool| pool.size.is_some_and(|size| size <= pool.used)) {
+            Some(pool) => freed(finding, pool),
+            None => finding.advise(format!(
                 "see what is said, and ask again: netwright status {}",
                 network.name
             )),
-        );
+        });
     }
     found
 }
@@ -191,21 +194,60 @@ fn pool_state(scene: &Scene, pool: &Pool) -> Option<Finding> {
     let is_told = |network: &Network| network.name == pool.network && network.refusal.is_some();
     if size <= pool.used && !scene.networks.iter().any(is_told) {
         let says = format!("network {} has no free address", pool.network);
-        return Some(
-            Finding::error("network-refused", pool.network.clone(), says)
-                .at(pool.folder.clone())
-                .seen(seen)
-                .fix("netwright gc"),
-        );
+        let finding = Finding::error("network-refused", pool.network.clone(), says)
+            .at(pool.folder.clone())
+            .seen(seen);
+        return Some(freed(finding, pool));
     }
     let free = size.saturating_sub(pool.used);
     (NEARLY_FULL <= size && 0 < free && free * NEARLY_FULL <= size).then(|| {
         let says = format!("network {} has {free} free addresses left", pool.network);
-        Finding::warning("pool-nearly-full", pool.network.clone(), says)
+        let finding = Finding::warning("pool-nearly-full", pool.network.clone(), says)
             .at(pool.folder.clone())
-            .seen(seen)
-            .fix("netwright gc")
+            .seen(seen);
+        freed(finding, pool)
     })
+}
+
+/// Adds what frees addresses of a pool: `netwright gc` frees those of containers that are recorded and
+/// gone, and of others a person knows whether they exist.
+fn freed(finding: Finding, pool: &Pool) -> Finding {
+    let PoolHolders { gone, unrecorded, some } = match &pool.holders {
+        Some(holders) => holders.clone(),
+        // Who holds them was not read.
+        None => PoolHolders { gone: pool.used, ..PoolHolders::default() },
+    };
+    let network = &pool.network;
+    let finding = match gone {
+        0 => finding,
+        _ => finding.fix("netwright gc"),
+    };
+    let finding = match some.first() {
+        None => finding,
+        Some((id, ifname)) => {
+            let names: Vec<&str> = some.iter().map(|(id, _)| id.as_str()).collect();
+            let more =
+                match unrecorded.saturating_sub(u64::try_from(some.len()).unwrap_or(u64::MAX)) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+            let ifname = ifname.as_deref().unwrap_or("eth0");
+            finding
+                .seen(format!(
+                    "{unrecorded} are reserved for containers of which no attachment is recorded: {}{more}",
+                    names.join(", ")
+                ))
+                .advise(format!(
+                    "free the addresses of those of them that do not exist, which `netwright gc` cannot know, such as {id}: netwright del {network} {id} --container-id {id} --ifname {ifname}"
+                ))
+        }
+    };
+    match gone + unrecorded {
+        0 => finding.advise(format!(
+            "give network {network} a larger range: containers that are there hold the others"
+        )),
+        _ => finding,
+    }
 }
 
 fn unwritable(folder: &Folder) -> Option<Finding> {
@@ -397,6 +439,45 @@ mod tests {
         scene.pools[0].used = 250;
         let nearly = "network mynet has 3 free addresses left".to_owned();
         assert_eq!(says(&scene), [("pool-nearly-full", nearly)]);
+    }
+
+    /// `netwright gc` removes what is recorded.
+    #[test]
+    fn what_frees_a_pool_depends_on_who_holds_it() {
+        let helps = |holders: PoolHolders, refusal: Option<&str>| {
+            let pool = Pool {
+                network: "mynet".to_owned(),
+                used: 253,
+                size: Some(253),
+                writable: true,
+                holders: Some(holders),
+                ..Pool::default()
+            };
+            let refusal = refusal.map(str::to_owned);
+            let networks = vec![Network { refusal, ..network("mynet") }];
+            let scene = Scene { networks, pools: vec![pool], ..Scene::default() };
+            let answers = Answers::default();
+            let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+            let mut found = judge(look);
+            assert_eq!((found.len(), found[0].id), (1, "network-refused"), "{found:?}");
+            let found = found.remove(0);
+            (found.fix, found.advice.join(" "), found.seen.join("; "))
+        };
+        for refusal in [None, Some("no IP addresses available in range set")] {
+            let holders = PoolHolders { gone: 3, ..PoolHolders::default() };
+            let (fix, advice, _) = helps(holders, refusal);
+            assert_eq!((fix, advice.as_str()), (vec!["netwright gc".to_owned()], ""));
+            let some =
+                vec![("old1".to_owned(), Some("net1".to_owned())), ("old2".to_owned(), None)];
+            let holders = PoolHolders { unrecorded: 9, some, ..PoolHolders::default() };
+            let (fix, advice, seen) = helps(holders, refusal);
+            assert!(fix.is_empty(), "{fix:?}");
+            let command = "netwright del mynet old1 --container-id old1 --ifname net1";
+            assert!(advice.ends_with(command), "{advice}");
+            assert!(seen.ends_with("no attachment is recorded: old1, old2 and 7 more"), "{seen}");
+            let (fix, advice, _) = helps(PoolHolders::default(), refusal);
+            assert!(fix.is_empty() && advice.starts_with("give network mynet a larger range"));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use scene::filter::{Step, Verdict};
 use scene::{Namespace, Part};
 
 use super::{Rule, containers};
@@ -51,11 +52,18 @@ fn is_of_part(judged: &Finding, part: &str) -> bool {
     part == Part::Namespace.as_str() || judged.seen.iter().any(|missing| missing == part)
 }
 
+/// Conditions of iptables that look into packets or run a program, as nft and iptables-save name them.
+const OF_CONTENT: [&str; 3] = ["bpf", "string", "u32"];
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = holes(look);
     found.extend(left_out("this node", &look.scene.host));
+    found.extend(of_content("this node", "this node", &look.scene.host));
     for container in containers(look) {
         let inside = container.inside.as_ref();
+        let content =
+            inside.and_then(|inside| of_content(&container.id, container.called(), inside));
+        found.extend(content.map(|finding| finding.hits(container.id.clone())));
         let left_out = inside.and_then(|inside| left_out(container.called(), inside));
         found.extend(left_out.map(|finding| {
             let object = format!("a part of the packet filter of {}", container.id);
@@ -63,6 +71,48 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }));
     }
     found
+}
+
+/// Rules that drop or refuse packets by their content: which ones, is not known here. A probe may not
+/// have what others have.
+fn of_content(id: &str, whose: &str, namespace: &Namespace) -> Option<Finding> {
+    let is_of = |name: &str| OF_CONTENT.iter().any(|one| name.split(' ').any(|word| word == *one));
+    let ends = |step: &Step| matches!(step, Step::Reject { .. } | Step::Verdict(Verdict::Drop));
+    let mut seen = Vec::new();
+    for table in &namespace.filter.tables {
+        for chain in &table.chains {
+            for (number, rule) in chain.rules.iter().enumerate() {
+                let mut names = rule.steps.iter().filter_map(|step| match step {
+                    Step::Unknown { name } if is_of(name) => Some(name),
+                    _ => None,
+                });
+                if let Some(name) = names.next().filter(|_| rule.steps.iter().any(ends)) {
+                    let (family, table, chain) = (table.family.as_str(), &table.name, &chain.name);
+                    seen.push(format!("{family} {table}/{chain} rule {}: {name}", number + 1));
+                }
+            }
+        }
+    }
+    for table in &namespace.filter.legacy {
+        let rules = table.rules.iter().filter(|rule| {
+            let has = |words: String| rule.contains(&words);
+            OF_CONTENT.iter().any(|name| has(format!(" -m {name} ")))
+                && ["DROP", "REJECT"].iter().any(|target| has(format!(" -j {target}")))
+        });
+        seen.extend(rules.map(|rule| format!("iptables {}: {rule}", table.name)));
+    }
+    if seen.is_empty() {
+        return None;
+    }
+    let more = seen.len().saturating_sub(SHOWN);
+    seen.truncate(SHOWN);
+    seen.extend((more != 0).then(|| format!("and {more} more")));
+    let says = format!("{whose} has rules that drop packets by their content, which is not judged");
+    let object = format!("content of packets: {id}");
+    let finding = Finding::unknown(UNJUDGED, object, says).advise(
+        "look at whether they drop what is lost: the counters of iptables -vnL or nft list ruleset",
+    );
+    Some(Finding { seen, ..finding })
 }
 
 /// Says that rules or elements are so many that not all were read.
@@ -209,6 +259,40 @@ mod tests {
         let question = Question { from: Some("c2".to_owned()), asked };
         let all = vec![(question, Answer::Reached { after_us: 300 })];
         assert_eq!(told(&Answers { all }), (0, 1));
+    }
+
+    /// A probe has not the content for which they look.
+    #[test]
+    fn rules_that_look_into_packets_are_not_judged() {
+        use crate::filter::samples::{base, drop, rule, table, unknown};
+        use scene::filter::{Family, Hook, LegacyTable};
+        let lines = |scene: &Scene| {
+            let answers = Answers::default();
+            let found = judge(Look { scene, answers: &answers, only: None, to: None });
+            let line = |one: Finding| format!("{} {}", one.id, one.seen.join("; "));
+            found.into_iter().map(line).collect::<Vec<_>>()
+        };
+        let with = |steps: Vec<Step>| {
+            let chain = base("FORWARD", Hook::Forward, 0, vec![rule(&[steps])]);
+            let mut scene = Scene::default();
+            scene.host.filter.tables = vec![table(Family::Ip, "filter", vec![chain])];
+            scene
+        };
+        let drops = |name: &str| with([unknown(name), drop()].concat());
+        assert_eq!(lines(&drops("string")), ["filter-unknown ip filter/FORWARD rule 1: string"]);
+        // What only counts or marks, and what matches moments or users.
+        assert_eq!(lines(&with(unknown("string"))), [""; 0]);
+        assert_eq!(lines(&drops("statistic")), [""; 0]);
+        let mut legacy = Scene::default();
+        let rule = "-A FORWARD -p tcp -m string --string evil --algo bm -j DROP".to_owned();
+        legacy.host.filter.legacy = vec![LegacyTable {
+            ipv4: true,
+            name: "filter".to_owned(),
+            policies: Vec::new(),
+            chains: Vec::new(),
+            rules: vec![rule.clone()],
+        }];
+        assert_eq!(lines(&legacy), [format!("filter-unknown iptables filter: {rule}")]);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use net::IpFamily;
 use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
-use super::ways::taken::taken;
+use super::ways::{obstacles, taken::taken};
 use super::{Rule, containers, is_here, is_link_local, is_outbound, leads_beyond, with_router};
 use crate::Look;
-use crate::filter::{NewDestination, Port};
+use crate::filter::{NewDestination, Place, Port};
 use crate::finding::{Finding, WayKind};
 use crate::path::{Joint, Site, carries};
 use crate::question::{Answer, NAMES as PORT, Probe, Question};
@@ -78,6 +78,7 @@ fn asks(look: Look<'_>) -> Vec<Question> {
             let from = Some(container.id.clone());
             questions.push(Question { from, asked: Probe::name(container, server) });
             questions.extend(near::asks(look, server));
+            questions.extend(obstacles::asks(look, container, SocketAddr::new(server, PORT)));
         }
     }
     questions
@@ -93,7 +94,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 && !is_denied(look, &owners, container, asked, answer)
             {
                 let finding = silent(container, server, by, answer).map(|finding| {
-                    let finding = led(look, container, server, by, finding);
+                    let finding = led(look, container, server, by, answer, finding);
                     let finding = with_way(look, container, server, by, answer, finding);
                     let finding = unreached::mend(look, container, server, by, answer, finding);
                     near::add(look, server, finding)
@@ -232,29 +233,55 @@ fn loopback(container: &Container) -> Option<Finding> {
     )
 }
 
-/// Adds the rule of the node that surely leads the questions to another machine, which is silent
-/// then.
+/// Returns the rule of the node that surely leads the questions to another place, and that place.
+fn leader(
+    look: Look<'_>,
+    container: &Container,
+    server: IpAddr,
+    by: Transport,
+) -> Option<(Place, Option<String>)> {
+    let with = carries(by, Port::Is(PORT));
+    let mut sites = Site::all(look.scene, container, IpFamily::of(server));
+    let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
+    let (place, to) = led?;
+    let to = match to {
+        NewDestination::To(address, port) => {
+            let to = SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT));
+            Some(to.to_string())
+        }
+        NewDestination::Here(port) => Some(format!("port {} of this node", port.unwrap_or(PORT))),
+        NewDestination::Unknown => None,
+    };
+    Some((place, to))
+}
+
+/// Adds the rule of the node that surely leads the questions elsewhere: no answer comes from there,
+/// and the server itself is not asked.
 fn led(
     look: Look<'_>,
     container: &Container,
     server: IpAddr,
     by: Transport,
+    answer: &Answer,
     finding: Finding,
 ) -> Finding {
-    let with = carries(by, Port::Is(PORT));
-    let mut sites = Site::all(look.scene, container, IpFamily::of(server));
-    let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
-    let Some((place, to)) = led else { return owned(look, container, server, finding) };
-    let to = match to {
-        NewDestination::To(address, port) => {
-            SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT)).to_string()
-        }
-        NewDestination::Here(port) => format!("port {} of this node", port.unwrap_or(PORT)),
-        NewDestination::Unknown => return finding,
+    let Some((place, to)) = leader(look, container, server, by) else {
+        return owned(look, container, server, finding);
     };
+    let Some(to) = to else { return finding };
+    let (called, rule) = (container.called(), place.name());
     let whose = whose::of_place(&place, look.scene);
-    let finding = finding.seen(format!("{} sends the question to {to}", place.name()));
-    Finding { place: Some(place.to_string()), whose, ..finding }
+    let finding = finding.seen(format!("{rule} sends the question to {to}"));
+    let finding = Finding { place: Some(place.to_string()), whose, ..finding };
+    if finding.id != "nameserver-silent" || !(answer.is_lost() || *answer == Answer::Refused) {
+        return finding;
+    }
+    let says = format!(
+        "{called} asks {server} for names, a rule of this node sends the question to {to}, and no answer comes"
+    );
+    Finding { says, advice: Vec::new(), ..finding }
+        .advise(format!("let {to}{BLAMED}{called} another server"))
+        .advise(format!("if {server} itself is to answer, remove the rule: {rule}"))
 }
 
 /// Adds which way the questions take to a server beyond the node, if it is another one than that of
@@ -548,7 +575,7 @@ mod tests {
             let found = judge(look(&scene, &answers));
             (found[0].place.clone(), found[0].seen.get(1).cloned())
         };
-        assert_eq!(told([udp_port(5353), dnat("10.9.9.9", 53)].concat()), (None, None));
+        assert_eq!(told([udp_port(5353), dnat("10.9.9.9", 53)].concat()).1, None);
         let (place, seen) = told([udp_port(53), dnat("10.9.9.9", 54)].concat());
         let rule = "table ip nat, chain PREROUTING, rule 1: dnat to 10.9.9.9 port 54";
         assert_eq!(place.as_deref(), Some(rule));
@@ -558,6 +585,25 @@ mod tests {
         let (_, seen) = told([udp_port(53), here].concat());
         let words = "ip nat/PREROUTING rule 1 sends the question to port 53 of this node";
         assert_eq!(seen.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn a_server_is_not_blamed_for_a_rule_that_sends_questions_elsewhere() {
+        use crate::filter::samples::{dnat, nat, rule, table, udp_port};
+        let rules = vec![rule(&[udp_port(53), dnat("10.9.9.9", 53)])];
+        let chain = nat("PREROUTING", Hook::Prerouting, -100, rules);
+        let own = table(scene::filter::Family::Ip, "nat", vec![chain]);
+        let scene = crate::path::samples::with(crate::path::samples::node(), own);
+        let server = "198.51.100.53".parse().unwrap();
+        let question = Question { from: Some("c2".to_owned()), asked: Probe::Name { server } };
+        for answer in [Answer::Silent { hops: Vec::new() }, Answer::Refused] {
+            let answers = Answers { all: vec![(question.clone(), answer)] };
+            let found = judge(look(&scene, &answers)).remove(0);
+            let says = "a rule of this node sends the question to 10.9.9.9:53, and no answer comes";
+            assert!(found.says.ends_with(says), "{}", found.says);
+            assert!(found.advice[0].starts_with("let 10.9.9.9:53 answer"), "{:?}", found.advice);
+            assert!(found.advice[1].ends_with("ip nat/PREROUTING rule 1"), "{:?}", found.advice);
+        }
     }
 
     #[test]

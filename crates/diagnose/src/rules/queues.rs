@@ -58,14 +58,23 @@ struct PassedLink<'s> {
 impl PassedLink<'_> {
     /// Returns what the link is called, and the command that changes its traffic control.
     fn named(&self) -> (String, String) {
-        let link = &self.link.name;
-        match self.inside {
-            Some(container) => (
-                format!("{link} of {}", container.called()),
-                format!("{}tc", within(container.netns.as_str())),
-            ),
-            None => (link.clone(), "tc".to_owned()),
-        }
+        named(self.link, self.inside)
+    }
+
+    /// Adds that a finding breaks all that goes by the link.
+    fn broken(&self, finding: Finding, family: IpFamily) -> Finding {
+        self.ways.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(family)))
+    }
+}
+
+fn named(link: &Link, inside: Option<&Container>) -> (String, String) {
+    let link = &link.name;
+    match inside {
+        Some(container) => (
+            format!("{link} of {}", container.called()),
+            format!("{}tc", within(container.netns.as_str())),
+        ),
+        None => (link.clone(), "tc".to_owned()),
     }
 }
 
@@ -83,11 +92,97 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                     let of_family = redirects.filter(|one| concerns(one.protocol, family));
                     found.extend(of_family.filter_map(|one| taken(look, &site, &passed, one)));
                     found.extend(delayed(&site, &passed));
+                    found.extend(counted(look, &site, &passed));
                 }
             }
         }
     }
+    found.extend(ended(look));
     found
+}
+
+/// Disciplines that every link may have, and that drop what is too much for it.
+const USUAL: [&str; 5] = ["fq", "fq_codel", "mq", "noqueue", "pfifo_fast"];
+
+/// Says whether it is known why the queues of a link drop packets.
+fn is_explained(link: &Link) -> bool {
+    !link.losses.is_empty() || super::rates::limits(link)
+}
+
+/// A discipline of the node has dropped packets while a container's probes were lost. If some were
+/// answered, others may have been lost elsewhere.
+fn counted(look: Look<'_>, site: &Site<'_>, passed: &PassedLink<'_>) -> Option<Finding> {
+    let link = passed.link;
+    let drops = link.dropped.as_ref().filter(|_| passed.inside.is_none())?;
+    let family = site.family();
+    let own = || {
+        let all = look.answers.from(Some(&site.container.id));
+        all.filter(|(asked, _)| IpFamily::of(asked.address()) == family)
+    };
+    let is_lost = |answer: &Answer| answer.is_lost() || answer.has_owner() == Some(false);
+    let is_heard = |answer: &Answer| answer.is_of_other_end() || answer.has_owner() == Some(true);
+    if is_explained(link) || !own().any(|(_, answer)| is_lost(answer)) {
+        return None;
+    }
+    let hears = own().any(|(_, answer)| is_heard(answer));
+    let kind = &drops.kind;
+    if hears && USUAL.contains(&kind.as_str()) {
+        return None;
+    }
+    let (name, packets) = (&link.name, drops.packets);
+    let what = if packets == 1 { "a packet".to_owned() } else { format!("{packets} packets") };
+    let says = format!("traffic control on {name} dropped {what} while the probes were sent");
+    let object = format!("{name} qdisc {kind}");
+    let finding = match hears {
+        true => Finding::warning("queue-loses", object, says)
+            .seen("some probes were lost, and others were answered"),
+        false => Finding::error("queue-loses", object, says)
+            .seen(format!("{} got no answer by {family}", site.container.called())),
+    };
+    let finding = finding
+        .at(format!("qdisc {kind} of {name}"))
+        .hits(site.container.id.clone())
+        .advise(format!(
+            "look at what limits {name}: tc -s qdisc show dev {name}; tc -s filter show dev {name} ingress"
+        ));
+    Some(passed.broken(finding, family))
+}
+
+/// A probe ended at a queue of a link whose disciplines are not known to lose any.
+fn ended(look: Look<'_>) -> Vec<Finding> {
+    let all = look.answers.all.iter().filter_map(|(question, answer)| {
+        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
+            return None;
+        };
+        let is_end = |hop: &&Hop| {
+            hop.dropped.as_ref().is_some_and(|(_, reason)| reason.contains("QDISC_DROP"))
+        };
+        let hop = hops.iter().find(is_end)?;
+        let inside = hop.container.as_deref().and_then(|id| look.scene.container(id));
+        let namespace = match inside {
+            Some(container) => container.inside.as_ref()?,
+            None => &look.scene.host,
+        };
+        let link = namespace.link(hop.link.as_deref()?).filter(|link| !is_explained(link))?;
+        let (of_whom, tool) = named(link, inside);
+        let object = match (inside, &link.dropped) {
+            (Some(container), _) => format!("{}: {} qdisc", container.id, link.name),
+            (None, Some(drops)) => format!("{} qdisc {}", link.name, drops.kind),
+            (None, None) => format!("{} qdisc", link.name),
+        };
+        let (function, reason) = hop.dropped.as_ref()?;
+        let says = format!("the queue of {of_whom} dropped a probe");
+        let family = Some(IpFamily::of(question.asked.address()));
+        let finding = Finding::error("queue-loses", object, says)
+            .seen(format!("a probe ended there: {function}, {reason}"))
+            .advise(format!("look at what limits it: {tool} -s qdisc show dev {}", link.name));
+        let finding = match &question.from {
+            Some(id) => finding.hits(id.clone()),
+            None => finding,
+        };
+        Some(ALL.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+    });
+    all.collect()
 }
 
 /// The links by which a container's packets go, as far as they are its own or the node's. `out` is
@@ -227,8 +322,7 @@ fn delayed(site: &Site<'_>, passed: &PassedLink<'_>) -> Option<Finding> {
         .at(format!("qdisc netem of {of_whom}"))
         .hits(site.container.id.clone())
         .fix(format!("{tool} qdisc del dev {link} root"));
-    let family = Some(site.family());
-    Some(passed.ways.iter().fold(finding, |finding, way| finding.breaks(*way, family)))
+    Some(passed.broken(finding, site.family()))
 }
 
 /// Returns what shows that a probe ended there.
@@ -392,6 +486,60 @@ mod tests {
         let tun = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
         tun.kind = Some("ifb".to_owned());
         assert_eq!(asked(&scene, silent()), [""; 0]);
+    }
+
+    /// The gateway is not at fault.
+    #[test]
+    fn what_was_dropped_while_probes_were_lost_is_a_candidate() {
+        let mut scene = node();
+        let drops = |name: &str, kind: &str| {
+            let mut scene = node();
+            let link = scene.host.links.iter_mut().find(|link| link.name == name).unwrap();
+            link.dropped = Some(scene::QueueDrops { kind: kind.to_owned(), packets: 4 });
+            scene
+        };
+        let question = |to: &str| Question {
+            from: Some("c2".to_owned()),
+            asked: Probe::Echo { to: to.parse().unwrap() },
+        };
+        let lost = || (question("10.88.0.1"), Answer::Silent { hops: Vec::new() });
+        let heard = || (question("192.0.2.1"), Answer::Reached { after_us: 9 });
+        let judged = |scene: &Scene, all: Vec<(Question, Answer)>| found(scene, &Answers { all });
+        let bucket = drops("veth2", "tbf");
+        assert_eq!(judged(&bucket, Vec::new()), [""; 0]);
+        assert_eq!(judged(&bucket, vec![heard()]), [""; 0]);
+        assert_eq!(judged(&bucket, vec![lost()]), ["Error queue-loses veth2 qdisc tbf: c2"]);
+        let some = judged(&bucket, vec![lost(), heard()]);
+        assert_eq!(some, ["Warning queue-loses veth2 qdisc tbf: c2"]);
+        // A busy link drops some of what everybody sends.
+        let usual = drops("up0", "fq_codel");
+        assert_eq!(judged(&usual, vec![lost(), heard()]), [""; 0]);
+        assert_eq!(judged(&usual, vec![lost()]), ["Error queue-loses up0 qdisc fq_codel: c2"]);
+        // No packet of it goes there.
+        assert_eq!(judged(&drops("tun0", "tbf"), vec![lost()]), [""; 0]);
+        // Another rule says how slow the bucket is.
+        let mut slow = drops("veth2", "tbf");
+        let link = slow.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+        (link.mtu, link.rate) =
+            (1500, Some(scene::Rate { bytes_per_s: 125, burst: 40, of_some: false }));
+        assert_eq!(judged(&slow, vec![lost()]), [""; 0]);
+        // The trace shows it.
+        let hop = |container: Option<&str>, link: &str| Hop {
+            container: container.map(str::to_owned),
+            link: Some(link.to_owned()),
+            dropped: Some(("tbf_enqueue".to_owned(), "QDISC_DROP".to_owned())),
+            rule: None,
+            back: false,
+        };
+        let at = |hop: Hop| vec![(question("10.88.0.1"), Answer::Silent { hops: vec![hop] })];
+        let own = at(hop(Some("c2"), "eth0"));
+        assert_eq!(judged(&scene, own), ["Error queue-loses c2: eth0 qdisc: c2"]);
+        assert_eq!(judged(&scene, at(hop(None, "up0"))), ["Error queue-loses up0 qdisc: c2"]);
+        scene = with("up0", loss("netem", Some(300)));
+        assert_eq!(
+            judged(&scene, at(hop(None, "up0"))),
+            ["Error queue-loses up0 qdisc netem: c2 c3"]
+        );
     }
 
     #[test]

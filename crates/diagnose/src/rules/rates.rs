@@ -59,6 +59,11 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 /// The last words about a bucket that is smaller than a packet.
 pub(crate) const LOSES_LARGE: &str = "larger packets are dropped";
 
+/// Says whether a bucket of a link is told here.
+pub(super) fn limits(link: &Link) -> bool {
+    told(link, &Container::default(), false, true).is_some()
+}
+
 /// A bucket through which a packet of the link's size takes more than a second, or never passes. One
 /// that may get only some of the packets is a warning; so is a slow one as long as the container
 /// loses nothing.

@@ -313,9 +313,12 @@ fn decided(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     }
     let asked = questions(look, site);
     let answers: Vec<&Answer> = asked.iter().filter_map(|one| look.answers.to(one)).collect();
-    // The node may drop echo requests, and what goes beyond it passes the switch, too.
+    // The node may drop echo requests, and what goes beyond it passes the switch, too. What passes by
+    // one IP version shows nothing of the other.
     let mut of_container = look.answers.from(Some(&site.container.id));
-    if of_container.any(|(_, answer)| answer.is_of_other_end()) {
+    if of_container.any(|(asked, answer)| {
+        answer.is_of_other_end() && IpFamily::of(asked.address()) == site.family()
+    }) {
         return None;
     }
     let seen = if look.answers.all.is_empty() {

@@ -1,6 +1,8 @@
 //! What a container has lost that nothing compares: its network sets `disableCheck`, its version
 //! has no CHECK, or another project's plugin does not look. Only what surely breaks it is judged.
 
+mod of_node;
+
 use std::net::IpAddr;
 
 use net::IpFamily;
@@ -19,24 +21,40 @@ pub(super) const RULE: Rule = Rule {
     ..Rule::NONE
 };
 
+/// The node's side of them.
+pub(super) const OF_NODE: Rule = Rule {
+    judges: "links and addresses of containers on this node",
+    ids: &[of_node::ID],
+    needs: &[Part::Links],
+    inside: &[Part::Links],
+    judge: of_node::judge,
+    ..Rule::NONE
+};
+
 fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         let Some(inside) = &container.inside else { continue };
         for attachment in &container.attachments {
-            // CHECK tells it, and what it says is more exact.
-            let is_told = !attachment.drifts.is_empty() || attachment.unfinished.is_some();
-            if let Some(link) = inside.link(&attachment.ifname).filter(|_| !is_told) {
-                found.extend(of_link(container, attachment, link));
-                found.extend(of_routes(look, container, attachment, inside));
-            }
+            let Some(link) = inside.link(&attachment.ifname) else { continue };
+            // CHECK tells it, and what it says is more exact, but that IPv6 is switched off.
+            let is_reported = !attachment.drifts.is_empty() || attachment.unfinished.is_some();
+            let mut all = of_link(look, container, attachment, inside, link);
+            all.retain(|finding| !is_reported || is_ipv6_off(finding));
+            found.extend(all);
         }
     }
     found
 }
 
 /// A link without addresses may be down by intent.
-fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<Finding> {
+fn of_link(
+    look: Look<'_>,
+    container: &Container,
+    attachment: &Attachment,
+    inside: &Namespace,
+    link: &Link,
+) -> Vec<Finding> {
     let of_family = |family: IpFamily| {
         let all = attachment.addresses.iter().filter(|net| !is_of_link_alone(net.addr()));
         all.filter(move |net| IpFamily::of(net.addr()) == family)
@@ -50,18 +68,48 @@ fn of_link(container: &Container, attachment: &Attachment, link: &Link) -> Vec<F
     if !link.up && families.into_iter().any(given) {
         let what = format!("{} is down", link.name);
         let fix = format!("ip link set {} up", link.name);
-        return vec![told(container, attachment, &what, &fix, None)];
+        return vec![told(container, attachment, &what, &[fix], None)];
     }
-    let lost = families.into_iter().filter(|family| given(*family) && !is_there(*family));
-    lost.map(|family| {
+    let of_one = |family: IpFamily| {
+        let route = lost_route(look, container, attachment, inside, family);
+        if !given(family) || is_there(family) {
+            let (what, fix) = route?;
+            return Some(without_route(container, attachment, &what, fix, family));
+        }
         let own: Vec<String> = of_family(family).map(ToString::to_string).collect();
-        let all = own.join(", ");
-        let what = format!("{} has no {family} address, and ADD gave {all}", link.name);
+        let (name, all) = (&link.name, own.join(", "));
         let first = own.first().map(String::as_str).unwrap_or_default();
-        let fix = format!("ip addr add {first} dev {}", link.name);
-        told(container, attachment, &what, &fix, Some(family))
-    })
-    .collect()
+        // The kernel removes the routes of an address with it.
+        let restored = [format!("ip addr add {first} dev {name}")];
+        let restored = restored.into_iter().chain(route.map(|(_, fix)| fix));
+        let (what, fix): (String, Vec<String>) = match ipv6_switch(inside, link, family) {
+            Some(switch) => (
+                format!("{IPV6_OFF}{name} ({switch} is 1), and ADD gave {all}"),
+                std::iter::once(format!("sysctl -w {switch}=0")).chain(restored).collect(),
+            ),
+            None => {
+                (format!("{name} has no {family} address, and ADD gave {all}"), restored.collect())
+            }
+        };
+        Some(told(container, attachment, &what, &fix, Some(family)))
+    };
+    families.into_iter().filter_map(of_one).collect()
+}
+
+/// What is said of a link on which a kernel parameter switches IPv6 off.
+const IPV6_OFF: &str = "IPv6 is switched off on ";
+
+/// Says whether a finding is that IPv6 is switched off: all that CHECK misses of it is so because of
+/// that.
+pub(crate) fn is_ipv6_off(finding: &Finding) -> bool {
+    finding.id == "inside-differs" && finding.says.contains(IPV6_OFF)
+}
+
+/// Returns the kernel parameter of a link that switches IPv6 off there, as `sysctl` takes it.
+fn ipv6_switch(namespace: &Namespace, link: &Link, family: IpFamily) -> Option<String> {
+    let switch = |name: &str| format!("net.ipv6.conf.{name}.disable_ipv6");
+    let is_off = namespace.number(&switch(&link.name)) == Some(1);
+    (family == IpFamily::V6 && is_off).then(|| switch(&link.name.replace('.', "/")))
 }
 
 /// The kernel makes such an address itself.
@@ -69,48 +117,54 @@ fn is_of_link_alone(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// A container without a default route in any table, although the network leads beyond the node and
-/// its configuration asks for one of this IP version.
-fn of_routes(
+/// A container without a default route in any table, although the network leads beyond the node, and
+/// ADD reported one of this IP version, or the configuration asks for it: what is so, and the command
+/// that mends it.
+fn lost_route(
     look: Look<'_>,
     container: &Container,
     attachment: &Attachment,
     inside: &Namespace,
-) -> Vec<Finding> {
+    family: IpFamily,
+) -> Option<(String, String)> {
     let network = look.scene.networks.iter().find(|one| one.name == attachment.network);
-    let asks = |family: &IpFamily| {
-        let mut asked = network.iter().flat_map(|network| &network.default_routes);
-        asked.any(|net| IpFamily::of(net.addr()) == *family)
-    };
-    let lacks = |family: &IpFamily| {
-        let mut routes = inside.routes.iter();
-        !routes.any(|route| route.to.prefix_len() == 0 && IpFamily::of(route.to.addr()) == *family)
-    };
-    let families = IpFamily::ALL.into_iter();
-    families
-        .filter(|family| asks(family) && is_outbound(look.scene, container, *family))
-        .filter(lacks)
-        .filter_map(|family| {
-            let mut gateways = attachment.gateways.iter();
-            let gateway = gateways.find(|gateway| IpFamily::of(**gateway) == family)?;
-            let version = ip(family);
-            let what = format!("{} has no default route of {family}", container.called());
-            let fix = format!("{version} route add default via {gateway}");
-            let finding = told(container, attachment, &what, &fix, Some(family));
-            let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published];
-            let breaks = Vec::new();
-            Some(kinds.into_iter().fold(Finding { breaks, ..finding }, |finding, kind| {
-                finding.breaks(kind, Some(family))
-            }))
-        })
-        .collect()
+    let asked = network.iter().flat_map(|network| &network.default_routes);
+    let mut asked = asked.chain(&attachment.default_routes);
+    let mut routes = inside.routes.iter();
+    let is_asked = asked.any(|net| IpFamily::of(net.addr()) == family);
+    let is_there =
+        routes.any(|route| route.to.prefix_len() == 0 && IpFamily::of(route.to.addr()) == family);
+    if !is_asked || is_there || !is_outbound(look.scene, container, family) {
+        return None;
+    }
+    let mut gateways = attachment.gateways.iter();
+    let gateway = gateways.find(|gateway| IpFamily::of(**gateway) == family)?;
+    Some((
+        format!("{} has no default route of {family}", container.called()),
+        format!("{} route add default via {gateway}", ip(family)),
+    ))
+}
+
+fn without_route(
+    container: &Container,
+    attachment: &Attachment,
+    what: &str,
+    fix: String,
+    family: IpFamily,
+) -> Finding {
+    let finding = told(container, attachment, what, &[fix], Some(family));
+    let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published];
+    let breaks = Vec::new();
+    kinds
+        .into_iter()
+        .fold(Finding { breaks, ..finding }, |finding, kind| finding.breaks(kind, Some(family)))
 }
 
 fn told(
     container: &Container,
     attachment: &Attachment,
     what: &str,
-    fix: &str,
+    fix: &[String],
     family: Option<IpFamily>,
 ) -> Finding {
     let Attachment { network, ifname, .. } = attachment;
@@ -118,8 +172,9 @@ fn told(
     let object = format!("{network}/{}/{ifname}: {what}", container.id);
     let finding = Finding::error("inside-differs", object, says)
         .seen("CHECK does not report this: it is off, or the plugin does not compare it")
-        .hits(container.id.clone())
-        .fix(format!("{}{fix}", within(container.netns.as_str())));
+        .hits(container.id.clone());
+    let tool = within(container.netns.as_str());
+    let finding = fix.iter().fold(finding, |finding, line| finding.fix(format!("{tool}{line}")));
     let kinds = [
         WayKind::Gateway,
         WayKind::Outside,
@@ -145,6 +200,16 @@ mod tests {
         found.into_iter().map(|finding| finding.says).collect()
     }
 
+    fn differing(what: &str) -> Vec<Drift> {
+        vec![Drift {
+            plugin: "bridge".to_owned(),
+            code: 104,
+            what: what.to_owned(),
+            details: String::new(),
+            items: Vec::new(),
+        }]
+    }
+
     fn inside(scene: &mut Scene) -> &mut Namespace {
         scene.containers[0].inside.as_mut().unwrap()
     }
@@ -155,19 +220,42 @@ mod tests {
         let mut scene = node();
         inside(&mut scene).links[1].up = false;
         assert_eq!(told(&scene), ["eth0 of c2 on mynet: eth0 is down"]);
-        let drift = Drift {
-            plugin: "bridge".to_owned(),
-            code: 104,
-            what: "interface \"eth0\" is down".to_owned(),
-            details: String::new(),
-            items: Vec::new(),
-        };
-        scene.containers[0].attachments[0].drifts = vec![drift];
+        scene.containers[0].attachments[0].drifts = differing("interface \"eth0\" is down");
         assert_eq!(told(&scene), [""; 0]);
         let mut scene = node();
         inside(&mut scene).links[1].addresses.remove(1);
         let says = "eth0 of c2 on mynet: eth0 has no IPv6 address, and ADD gave fd00:88::2/64";
         assert_eq!(told(&scene), [says]);
+        scene.networks[0].default_routes = vec!["::/0".parse().unwrap()];
+        inside(&mut scene).routes.retain(|route| route.to.addr().is_ipv4());
+        let key = "net.ipv6.conf.eth0.disable_ipv6";
+        inside(&mut scene).sysctls.insert(key.to_owned(), "1".to_owned());
+        let says = format!(
+            "eth0 of c2 on mynet: IPv6 is switched off on eth0 ({key} is 1), and ADD gave fd00:88::2/64"
+        );
+        assert_eq!(told(&scene), [says]);
+        let answers = Answers::default();
+        let fix =
+            judge(Look { scene: &scene, answers: &answers, only: None, to: None }).remove(0).fix;
+        let tool = "nsenter --net=/run/netns/c2 ";
+        let lines = [
+            format!("{tool}sysctl -w {key}=0"),
+            format!("{tool}ip addr add fd00:88::2/64 dev eth0"),
+            format!("{tool}ip -6 route add default via fd00:88::1"),
+        ];
+        assert_eq!(fix, lines);
+        // CHECK does not say why the address is gone.
+        scene.containers[0].attachments[0].drifts = differing("failed to find IP fd00:88::2/64");
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let rules = [RULE, crate::rules::attachments::RULE];
+        let found = rules.iter().flat_map(|rule| rule.findings(look)).collect();
+        let causes = crate::causes::sort(found, &scene).causes;
+        let ids: Vec<(&str, usize)> =
+            causes.iter().map(|one| (one.finding.id, one.explains.len())).collect();
+        assert_eq!(ids, [("inside-differs", 1)]);
+        scene.containers[0].attachments[0].drifts.clear();
+        scene.networks[0].default_routes.clear();
         // An address of the link alone, which the kernel gives again.
         let address = "fe80::2/64".parse().unwrap();
         scene.containers[0].attachments[0].addresses[1] = address;
@@ -185,6 +273,12 @@ mod tests {
         assert_eq!(told(&scene), [""; 0]);
         inside(&mut scene).routes.remove(0);
         assert_eq!(told(&scene), ["eth0 of c2 on mynet: c2 has no default route of IPv4"]);
+        // The configuration is gone, and ADD reported it.
+        let mut gone = scene.clone();
+        gone.networks.clear();
+        assert_eq!(told(&gone), [""; 0]);
+        gone.containers[0].attachments[0].default_routes = vec!["0.0.0.0/0".parse().unwrap()];
+        assert_eq!(told(&gone), ["eth0 of c2 on mynet: c2 has no default route of IPv4"]);
         // Its network leads nowhere by intent.
         scene.networks[0].outbound = false;
         assert_eq!(told(&scene), [""; 0]);

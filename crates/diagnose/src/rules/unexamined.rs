@@ -5,15 +5,16 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Container, Link, Port, Scene, Transport};
+use scene::{Container, Link, Namespace, Port, Scene, Transport};
 use serde::Serialize;
 
+use super::asked::bridge_of_runtime;
 use super::ways::{links_out, next_router, samples};
 use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
 use crate::finding::{Finding, Way, WayKind};
-use crate::path::links_of_containers;
+use crate::path::{links_of_containers, uplink};
 use crate::question::{Answer, Probe};
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner, owner_of_link};
@@ -68,10 +69,20 @@ pub(crate) fn all(look: Look<'_>, findings: &[Finding]) -> Vec<UnexaminedWay> {
     let each = same.into_iter();
     let each = each.map(|((way, family, why), hits)| UnexaminedWay { way, family, hits, why });
     let strangers = match look.only {
-        Some(_) => Vec::new(),
+        Some(_) => containers(look).filter_map(|one| stranger(look.scene, one)).collect(),
         None => strangers(look.scene),
     };
     each.chain(strangers).collect()
+}
+
+/// Such a container, if the caller named it.
+fn stranger(scene: &Scene, container: &Container) -> Option<UnexaminedWay> {
+    let bridge =
+        bridge_of_runtime(scene, container).filter(|_| container.attachments.is_empty())?;
+    let whose = whose::of_link(bridge, scene).unwrap_or_default();
+    let why = format!("it is on {} ({whose}), and no CNI plugin attached it", bridge.name);
+    let hits = vec![container.id.clone()];
+    Some(UnexaminedWay { way: WayKind::Outside, family: None, hits, why })
 }
 
 /// Containers on bridges that Docker and podman make for networks of their own. No record of a plugin
@@ -164,6 +175,7 @@ impl<'l> AnswerIndex<'l> {
             let each = whole.into_iter().filter_map(|(way, why)| Some((way, Some(family), why?)));
             found.extend(each);
         }
+        found.extend(strict(container).map(|why| (WayKind::Outside, Some(IpFamily::V4), why)));
         let servers = names::servers(container);
         let names = servers.filter_map(|server| {
             let why = self.name(container, server)?;
@@ -286,9 +298,55 @@ impl<'l> AnswerIndex<'l> {
             }
             _ => false,
         };
-        let why = self.why(self.tried(None, is_meant), "this node has no way to ask")?;
+        let why = self.why(self.tried(None, is_meant), "this node has no way to ask");
+        let why = why.or_else(|| silent_address(self.look.scene, port))?;
         Some(format!("{named}: {why}"))
     }
+}
+
+/// The larger one of a link's value and that of all counts.
+fn larger(namespace: &Namespace, link: &str, key: &str) -> i64 {
+    let keys = [link, "all"].map(|name| format!("net.ipv4.conf.{name}.{key}"));
+    keys.iter().filter_map(|key| namespace.number(key)).max().unwrap_or_default()
+}
+
+/// A port of an address that is on the node's loopback, for which the node answers nobody on its links:
+/// the node itself reaches it all the same.
+fn silent_address(scene: &Scene, port: &Port) -> Option<String> {
+    let host = &scene.host;
+    let address = port.host_ip.filter(|at| at.is_ipv4() && !at.is_loopback())?;
+    let owner = host.owner_of(address).filter(|link| link.name == "lo")?;
+    let out = uplink(scene, true)?;
+    let ignores = larger(host, &out.name, "arp_ignore");
+    (ignores != 0).then(|| {
+        format!(
+            "{address} is on {}, and this node does not answer on {} who asks for it (arp_ignore is {ignores}), so another machine has to lead it here",
+            owner.name, out.name
+        )
+    })
+}
+
+/// A container of several networks drops what comes in by one of them from machines that it would
+/// answer by another one (`rp_filter` 1). Nobody has sent such packets.
+fn strict(container: &Container) -> Option<String> {
+    let inside = container.inside.as_ref()?;
+    let [sample, ..] = samples(IpFamily::V4);
+    let attached = container.attachments.iter().filter_map(|one| inside.link(&one.ifname));
+    let mut strict = attached.filter_map(|link| {
+        let own = link.addresses.iter().map(|own| own.address.addr()).find(IpAddr::is_ipv4)?;
+        let routed = look_up(inside, Some(own), sample, None, Some(0));
+        let RouteDecision::By { link: other, .. } = routed else { return None };
+        let is_strict = larger(inside, &link.name, "rp_filter") == 1 && other.index != link.index;
+        is_strict.then(|| {
+            format!(
+                "what comes in by {} from beyond its subnet is dropped there (rp_filter is 1), as {} would answer by {}; no probe was sent so",
+                link.name,
+                container.called(),
+                other.name
+            )
+        })
+    });
+    strict.next()
 }
 
 /// Returns the interface of a container's own by which it reaches whatever has no route of its own,
@@ -422,6 +480,104 @@ mod tests {
             lines[0].starts_with("Outside None : 2 containers on docker0 (Docker"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_container_of_dockers_that_was_named_is_listed() {
+        use crate::path::samples::node;
+        let mut scene = node();
+        let bridge = scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap();
+        bridge.name = "docker0".to_owned();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments.clear();
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: Some("c2"), to: None };
+        let diagnosis = crate::diagnose(look, &[]);
+        let not_examined: Vec<&str> =
+            diagnosis.unexamined.iter().flat_map(|one| &one.hits).map(String::as_str).collect();
+        assert_eq!(not_examined, ["c2"]);
+        assert!(
+            diagnosis.unexamined[0].why.starts_with("it is on docker0 (Docker"),
+            "{diagnosis:?}"
+        );
+        let causes: Vec<(&str, &str)> = diagnosis
+            .causes
+            .iter()
+            .map(|one| (one.finding.id, one.finding.says.as_str()))
+            .collect();
+        let says = "c2 is on docker0, a network that no CNI plugin made: doctor examines only what one \
+                    attached";
+        assert_eq!(causes, [("not-attached", says)]);
+        assert_eq!((diagnosis.errors(), diagnosis.unknown()), (0, 1));
+    }
+
+    /// The node's own connection shows nothing of it.
+    #[test]
+    fn an_address_for_which_the_node_answers_nobody() {
+        use crate::routes::samples::link;
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.host.links[0] = link(1, "lo", &["127.0.0.1/8", "192.0.2.99/32"]);
+        let port = Port {
+            transport: Transport::Tcp,
+            host: 8080,
+            host_ip: Some(ip("192.0.2.99")),
+            container: 80,
+        };
+        scene.containers[0].attachments[0].ports = vec![port];
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
+        let mut all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
+        let port = Probe::Connect { to: "192.0.2.99:8080".parse().unwrap() };
+        let port = Question { from: None, asked: port };
+        all.push((port, Answer::Reached { after_us: 300 }));
+        assert_eq!(told(&scene, all.clone()), [""; 0]);
+        let key = "net.ipv4.conf.all.arp_ignore".to_owned();
+        scene.host.sysctls.insert(key, "1".to_owned());
+        let lines = told(&scene, all);
+        assert_eq!(lines.len(), 1);
+        let begins =
+            "Published None c2: 8080/tcp: 192.0.2.99 is on lo, and this node does not answer";
+        assert!(lines[0].starts_with(begins), "{lines:?}");
+    }
+
+    #[test]
+    fn a_strict_filter_of_a_container_with_two_networks() {
+        use crate::routes::samples::{link, route, rule};
+        let mut scene = node();
+        scene.containers.truncate(1);
+        scene.containers[0].attachments[0].ports.clear();
+        let second = scene::Attachment {
+            network: "lan".to_owned(),
+            ifname: "net1".to_owned(),
+            ..scene::Attachment::default()
+        };
+        scene.containers[0].attachments.push(second);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.links.push(link(7, "net1", &["10.9.0.2/24"]));
+        inside.routes.push(route("10.9.0.0/24", 7, None));
+        let all = ["10.88.0.1", "fd00:88::1", "192.0.2.1", "2001:db8::1"];
+        let all: Vec<_> = all.map(|to| asked("c2", Probe::Echo { to: ip(to) })).into();
+        let set = |scene: &mut Scene, key: &str| {
+            let inside = scene.containers[0].inside.as_mut().unwrap();
+            inside.sysctls.insert(format!("net.ipv4.conf.{key}.rp_filter"), "1".to_owned());
+        };
+        set(&mut scene, "eth0");
+        assert_eq!(told(&scene, all.clone()), [""; 0]);
+        set(&mut scene, "net1");
+        let lines = told(&scene, all.clone());
+        let begins = "Outside Some(V4) c2: what comes in by net1 from beyond its subnet is dropped";
+        assert!(lines.len() == 1 && lines[0].starts_with(begins), "{lines:?}");
+        // A rule leads what comes from its address back by it.
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        let by = scene::RuleAction::Table(100);
+        let from = Some("10.9.0.2/32".parse().unwrap());
+        inside.rules = vec![
+            scene::RouteRule { from, ..rule(100, by) },
+            rule(32766, scene::RuleAction::Table(254)),
+        ];
+        let way = route("0.0.0.0/0", 7, Some("10.9.0.1"));
+        inside.routes.push(scene::Route { table: 100, ..way });
+        assert_eq!(told(&scene, all), [""; 0]);
     }
 
     #[test]

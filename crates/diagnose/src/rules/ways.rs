@@ -351,6 +351,9 @@ pub(super) fn rule_text(rule: &RouteRule) -> String {
         RuleAction::Prohibit => text.push_str(" prohibit"),
         _ => {}
     }
+    if let Some(length) = rule.suppress {
+        text.push_str(&format!(" suppress_prefixlength {length}"));
+    }
     text
 }
 
@@ -477,10 +480,11 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let host = &look.scene.host;
     let family = site.family();
     let is_of = |address: IpAddr| address.is_ipv4() == (family == IpFamily::V4);
-    // An administrator who gave it routes by gateways and no default route did so on purpose.
+    // An administrator who gave it routes by gateways and no default route did so on purpose, unless
+    // a container asked in vain for what no route leads to.
     let by_gateway =
         |route: &Route| is_of(route.to.addr()) && route.hops.iter().any(|hop| hop.via.is_some());
-    if host.routes.iter().any(by_gateway) {
+    if host.routes.iter().any(by_gateway) && !is_missed(look, site) {
         return None;
     }
     let is_meant = |address: IpAddr| is_of(address) && is_global(address);
@@ -559,11 +563,16 @@ fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
         .breaks(WayKind::Published, Some(IpFamily::V6))
 }
 
-/// Says whether a container asked for a name, or tried to connect, in vain by this IP version.
+/// Says whether a container asked for a name, or tried to connect, in vain by this IP version, and this
+/// node has no route there.
 fn is_missed(look: Look<'_>, site: &Site<'_>) -> bool {
     look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
-        let family = asked.program().map(|(at, _)| IpFamily::of(at.ip()));
-        answer.is_lost() && family == Some(site.family())
+        let to = asked.program().map(|(at, _)| at.ip());
+        let is_nowhere = |to: IpAddr| {
+            IpFamily::of(to) == site.family()
+                && look_up(&look.scene.host, None, to, None, Some(0)) == RouteDecision::Nowhere
+        };
+        answer.is_lost() && to.is_some_and(is_nowhere)
     })
 }
 

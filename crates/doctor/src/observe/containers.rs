@@ -96,7 +96,7 @@ pub(super) fn choose(
 ) {
     let chosen = chosen(subjects, choice, roots, names);
     if chosen.is_empty() {
-        if let Some(subject) = bare(choice) {
+        if let Some(subject) = bare(choice).or_else(|| of_runtime(&choice.text, names)) {
             subjects.iter_mut().for_each(Subject::pass_over);
             subjects.push(subject);
             sort_by(subjects, |one, other| one.container.id.cmp(&other.container.id));
@@ -169,6 +169,18 @@ fn bare(choice: &Choice) -> Option<Subject> {
     let mut subject = Subject::new(choice.id.as_str());
     subject.container.name = Some(choice.text.clone());
     subject.container.netns = netns.into_owned();
+    subject.container.alive = Some(true);
+    subject.is_read = true;
+    Some(subject)
+}
+
+/// Returns the container that Docker or podman has attached to a network of its own.
+fn of_runtime(text: &str, names: &RuntimeNames) -> Option<Subject> {
+    let found = names.find(text)?;
+    names.own_of(found)?;
+    let mut subject = Subject::new(&found.id);
+    subject.container.name = Some(found.name.clone());
+    subject.container.netns = found.path()?;
     subject.container.alive = Some(true);
     subject.is_read = true;
     Some(subject)
@@ -309,6 +321,8 @@ fn attachment(known: &KnownAttachment, docker: Option<&Endpoint>) -> Attachment 
             found.gateways.extend(ip.gateway);
         }
         found.gateways.dedup();
+        let to = result.routes.iter().map(|route| route.dst);
+        found.default_routes = to.filter(|to| to.prefix_len() == 0).collect();
         let mac = result.container_interface(ifname).map(|link| link.mac.clone());
         found.mac = mac.filter(|mac| !mac.is_empty());
         let on_host = result.interfaces.iter().filter(|link| link.sandbox.is_empty());

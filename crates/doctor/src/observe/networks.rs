@@ -1,7 +1,7 @@
 //! Reads which networks are configured, whether a container could be attached to them, and how much
 //! of their address pools is left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use cni::nearest::nearest;
 use cni::order::gather;
 use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
-use ipam::{RangeSets, Store};
+use ipam::{Holder, RangeSets, Reservation, Store};
 use ipnet::IpNet;
 use plugins::flannel::NodePart;
 use plugins::shared::mtu::RawMtu;
 use plugins::{judge, own_folder};
-use scene::{Network, Overlay, Plugin, Pool};
+use scene::{Attachment, Container, Network, Overlay, Plugin, Pool, PoolHolders};
 use serde::Deserialize;
 
 use super::switches::Switch;
@@ -46,10 +46,11 @@ pub(super) struct ObservedNetworks {
 pub(super) fn read(
     node: &Node<'_>,
     folder: &ConfigFolder,
-    used: &BTreeSet<String>,
+    containers: &[&Container],
     asks: bool,
     progress: &mut dyn FnMut(&str),
 ) -> ObservedNetworks {
+    let used = used(containers.iter().flat_map(|container| &container.attachments));
     let mut all = node::networks(folder, node.embedded.clone());
     let is_used = used.contains(&node.embedded.name);
     all.retain(|network| network.file.is_some() || is_used);
@@ -86,7 +87,7 @@ pub(super) fn read(
         network.warnings.extend(shadowed(folder, &configured.list.name));
         types.extend(configured.list.plugins.iter().flat_map(types_of));
         found.networks.push(network);
-        pools(node, configured, &mut found);
+        pools(node, configured, containers, &mut found);
     }
     if asks {
         found.plugins = types.into_iter().map(|name| plugin(node, name)).collect();
@@ -189,7 +190,8 @@ fn describe(list: &NetworkList) -> Network {
         network.subnets.extend(subnet.map(|net| net.trunc()));
         network.gateways.extend(address.gateway.parse::<IpAddr>().ok());
     }
-    network.outbound = (judge::is_routed(list) || keys.ip_masq)
+    network.routed = judge::is_routed(list);
+    network.outbound = (network.routed || keys.ip_masq)
         && (keys.is_default_gateway || has_default_route(&keys.ipam));
     network.default_routes = default_routes(&keys.ipam, is_bridge && keys.is_default_gateway);
     network
@@ -247,7 +249,12 @@ fn ranges(object: &Object) -> Option<(RangeSets, PathBuf)> {
 }
 
 /// Reads how much of a network's pools is taken: a pool for each set of ranges.
-fn pools(node: &Node<'_>, configured: &ConfiguredNetwork, found: &mut ObservedNetworks) {
+fn pools(
+    node: &Node<'_>,
+    configured: &ConfiguredNetwork,
+    containers: &[&Container],
+    found: &mut ObservedNetworks,
+) {
     let Ok(name) = NetworkName::new(&configured.list.name) else { return };
     for plugin in &configured.list.plugins {
         let Some((sets, folder)) = ranges(&plugin.object) else { continue };
@@ -263,15 +270,67 @@ fn pools(node: &Node<'_>, configured: &ConfiguredNetwork, found: &mut ObservedNe
             let counts = |at: &&IpAddr| set.range_of(**at).is_some() && !sets.is_gateway(**at);
             let used = taken.iter().filter(counts).count();
             let size = Some(sets.capacity(set)).filter(|size| *size <= COUNTED);
+            let size = size.and_then(|size| u64::try_from(size).ok());
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            let network = configured.list.name.clone();
+            // Each reservation has to be read.
+            let is_short = size.is_some_and(|size| size.saturating_sub(used) <= size / SHORT);
+            let held = is_short.then(|| store.reservations().ok()).flatten();
+            let held = held.map(|all| {
+                let of_set = all
+                    .into_iter()
+                    .filter(|one| one.address.as_ref().is_some_and(|at| counts(&at)));
+                holders(&network, of_set, containers)
+            });
             found.pools.push(Pool {
-                network: configured.list.name.clone(),
+                network,
                 folder: store.directory().display().to_string(),
-                used: u64::try_from(used).unwrap_or(u64::MAX),
-                size: size.and_then(|size| u64::try_from(size).ok()),
+                used,
+                size,
                 writable: state::obstacle(&folder).is_none(),
+                holders: held,
             });
         }
     }
+}
+
+/// Of a pool of which at most one in so many addresses is free, it is read who holds the others.
+const SHORT: u64 = 20;
+
+/// How many attachments without a record are named.
+const NAMED: usize = 8;
+
+/// Counts what is held for containers that are gone, and for those of which nothing is recorded. A
+/// runtime may keep its records elsewhere.
+fn holders(
+    network: &str,
+    held: impl Iterator<Item = Reservation>,
+    containers: &[&Container],
+) -> PoolHolders {
+    let known: BTreeMap<&str, &Container> =
+        gather(containers.iter().map(|container| (container.id.as_str(), *container)));
+    let mut found = PoolHolders::default();
+    for reservation in held {
+        let (id, ifname) = match reservation.holder {
+            Holder::Attachment(owner) => (owner.container_id, Some(owner.ifname)),
+            Holder::Container(id) => (id, None),
+            Holder::Unwritten | Holder::Unknown | Holder::Unread => continue,
+        };
+        let is_own = |one: &Attachment| {
+            one.network == network && ifname.as_ref().is_none_or(|ifname| one.ifname == *ifname)
+        };
+        match known.get(id.as_str()).filter(|one| one.attachments.iter().any(is_own)) {
+            Some(container) => found.gone += u64::from(container.alive == Some(false)),
+            None => {
+                found.unrecorded += 1;
+                if found.some.len() < NAMED {
+                    found.some.push((id, ifname));
+                }
+            }
+        }
+    }
+    cni::order::sort(&mut found.some);
+    found
 }
 
 /// Returns the type of a plugin and that of its IPAM plugin.
@@ -315,9 +374,7 @@ fn shown(path: &Path, ours: bool) -> String {
 }
 
 /// Lists the networks that attachments are on.
-pub(super) fn used<'a>(
-    attachments: impl Iterator<Item = &'a scene::Attachment>,
-) -> BTreeSet<String> {
+fn used<'a>(attachments: impl Iterator<Item = &'a Attachment>) -> BTreeSet<String> {
     gather(attachments.map(|attachment| attachment.network.clone()))
 }
 
@@ -366,6 +423,7 @@ mod tests {
         ] {
             let network = of(&format!(r#"{{"type": "bridge", {keys}}}"#));
             assert_eq!(network.outbound, outbound, "{keys}");
+            assert_eq!(network.routed, keys.contains("Gateway"), "{keys}");
         }
     }
 
@@ -386,5 +444,47 @@ mod tests {
             let routes: Vec<String> = routes.iter().map(ToString::to_string).collect();
             assert_eq!(routes.join(" "), expected, "{keys}");
         }
+    }
+    #[test]
+    fn it_is_known_who_holds_addresses() {
+        let container = |id: &str, alive: Option<bool>, network: &str| {
+            let attachment = Attachment {
+                network: network.to_owned(),
+                ifname: "eth0".to_owned(),
+                ..Attachment::default()
+            };
+            let attachments = vec![attachment];
+            Container { id: id.to_owned(), alive, attachments, ..Container::default() }
+        };
+        let all = [
+            container("lives", Some(true), "n"),
+            container("gone", Some(false), "n"),
+            container("unseen", None, "n"),
+            container("elsewhere", Some(false), "other"),
+        ];
+        let held = |id: &str, ifname: &str| Reservation {
+            file: "10.88.0.2".into(),
+            address: Some("10.88.0.2".parse().unwrap()),
+            holder: match ifname {
+                "" => Holder::Container(id.to_owned()),
+                ifname => Holder::Attachment(ipam::Owner::new(id, ifname)),
+            },
+        };
+        let held = [
+            held("lives", "eth0"),
+            held("lives", "eth1"),
+            held("gone", "eth0"),
+            held("gone", ""),
+            held("unseen", "eth0"),
+            held("elsewhere", "eth0"),
+            held("old", ""),
+            Reservation { holder: Holder::Unknown, ..held("damaged", "") },
+        ];
+        let containers: Vec<&Container> = all.iter().collect();
+        let found = holders("n", held.into_iter(), &containers);
+        assert_eq!((found.gone, found.unrecorded), (2, 3));
+        let eth = |name: &str| Some(name.to_owned());
+        let some = [("elsewhere", eth("eth0")), ("lives", eth("eth1")), ("old", None)];
+        assert_eq!(found.some, some.map(|(id, ifname)| (id.to_owned(), ifname)));
     }
 }

@@ -53,6 +53,9 @@ pub struct Rule {
     pub of_vrf: bool,
     /// It has conditions, or exceptions, that are not among these. Only read.
     pub further: bool,
+    /// If only this makes it so: routes of at most this prefix length do not count
+    /// (`suppress_prefixlength`). Only read.
+    pub suppress: Option<u32>,
     /// Its action.
     pub action: RuleAction,
 }
@@ -88,6 +91,7 @@ impl Rule {
             invert: false,
             of_vrf: false,
             further: false,
+            suppress: None,
             action: RuleAction::Table(table),
         }
     }
@@ -155,7 +159,7 @@ impl Rule {
             further: tos != 0,
             ..Self::to_table(family, 0)
         };
-        let (mut mark, mut mask) = (None, u32::MAX);
+        let (mut mark, mut mask, mut suppresses) = (None, u32::MAX, false);
         for attribute in message.attributes(HEADER) {
             let net = |length| IpNet::new(ip_from(attribute.value)?, length).ok();
             match attribute.kind {
@@ -169,11 +173,16 @@ impl Rule {
                 FRA_TABLE => table = attribute.u32().unwrap_or(table),
                 FRA_L3MDEV => rule.of_vrf = attribute.u8() == Some(1),
                 // Sent always; -1: none.
-                FRA_SUPPRESS_PREFIXLEN => rule.further |= attribute.u32() != Some(u32::MAX),
+                FRA_SUPPRESS_PREFIXLEN => {
+                    rule.suppress = attribute.u32().filter(|length| *length != u32::MAX);
+                    suppresses = rule.suppress.is_some();
+                }
                 other if FURTHER.contains(&other) => rule.further = true,
                 _ => {}
             }
         }
+        rule.suppress = rule.suppress.filter(|_| !rule.further);
+        rule.further |= suppresses;
         rule.mark = mark.map(|mark| (mark, mask));
         rule.action = match action {
             1 => RuleAction::Table(table),

@@ -192,6 +192,10 @@ fn rules_with_further_conditions_are_told_apart() {
             ip rule add pref 903 from 192.0.2.1 lookup 7; ip rule add pref 904 dsfield 0x10 lookup 7");
         let found = [901, 902, 903, 904, 32766].map(of_vrf_and_further);
         assert_eq!(found, [true, true, false, true, false].map(|further| (false, further)));
+        let rules = RouteSocket::open().unwrap().rules(IpFamily::V4).unwrap();
+        let suppress: Vec<Option<u32>> = rules.iter().map(|rule| rule.suppress).collect();
+        // Before them is that of the table `local`, and after them those of `main` and `default`.
+        assert_eq!(suppress, [None, None, Some(0), None, None, None, None]);
     });
 }
 

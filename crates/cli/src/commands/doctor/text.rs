@@ -20,6 +20,10 @@ const NAMED: usize = 5;
 /// How many lines tell what was not examined.
 const LISTED: usize = 8;
 
+/// Findings of an attachment that is not as ADD left it.
+const OF_ADD: [&str; 4] =
+    ["attachment-differs", "attachment-unfinished", "inside-differs", "node-differs"];
+
 /// How many kinds of findings are named that another one explains.
 const KINDS: usize = 3;
 
@@ -294,8 +298,7 @@ impl DoctorReport<'_> {
             finding.severity != Severity::Unknown
                 && (finding.hits.is_empty() || finding.hits.contains(&container.id))
                 && match kinds {
-                    [] => ["attachment-differs", "attachment-unfinished", "inside-differs"]
-                        .contains(&finding.id),
+                    [] => OF_ADD.contains(&finding.id),
                     kinds => finding.breaks.iter().any(|way| {
                         kinds.contains(&way.kind)
                             && way.container.as_ref().is_none_or(|id| *id == container.id)

@@ -11,7 +11,7 @@ use scene::{Container, Link};
 use super::super::containers;
 use crate::Look;
 use crate::finding::{Finding, WayKind};
-use crate::path::Site;
+use crate::path::{Joint, Site, untagged_vlan};
 
 /// A container, or the node, on a bridge.
 #[derive(Debug, Clone, Copy)]
@@ -31,22 +31,30 @@ impl BridgeMember<'_> {
     }
 }
 
+/// A bridge by its index, and the VLAN of a port's frames if it distinguishes them: each VLAN has
+/// addresses of its own.
+type Segment = (u32, Option<u16>);
+
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
-    let mut by_mac: BTreeMap<(u32, String), Vec<BridgeMember<'_>>> = BTreeMap::new();
-    let mut by_address: BTreeMap<(u32, IpAddr), Vec<BridgeMember<'_>>> = BTreeMap::new();
+    let mut by_mac: BTreeMap<(Segment, String), Vec<BridgeMember<'_>>> = BTreeMap::new();
+    let mut by_address: BTreeMap<(Segment, IpAddr), Vec<BridgeMember<'_>>> = BTreeMap::new();
     // A twin that was not asked for is one all the same.
     for container in containers(Look { only: None, ..look }) {
         for family in IpFamily::ALL {
-            for site in Site::all(look.scene, container, family) {
-                // Where a bridge distinguishes VLANs, each of them has addresses of its own.
-                let Some(bridge) = site.bridge.filter(|bridge| !bridge.vlan_filtering) else {
+            let sites = Site::every(look.scene, container, family);
+            for site in sites.filter(|site| site.joint == Joint::Pair) {
+                let Some(bridge) = site.bridge else { continue };
+                let vlan = bridge.vlan_filtering.then(|| untagged_vlan(site.host_end)).flatten();
+                // A port without one takes only frames with tags.
+                if bridge.vlan_filtering && vlan.is_none() {
                     continue;
-                };
+                }
+                let segment = (bridge.index, vlan);
                 let one = BridgeMember { container: Some(container), link: site.link };
                 if let Some(mac) = &site.link.mac {
-                    let key = (bridge.index, mac.to_ascii_lowercase());
-                    let is_bridges =
-                        bridge.mac.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(mac));
+                    let key = (segment, mac.to_ascii_lowercase());
+                    let is_bridges = vlan.is_none()
+                        && bridge.mac.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(mac));
                     let all = by_mac.entry(key).or_default();
                     if is_bridges {
                         note(all, BridgeMember { container: None, link: bridge });
@@ -54,7 +62,7 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
                     note(all, one);
                 }
                 if site.link.addresses.iter().any(|own| own.address.addr() == site.address) {
-                    note(by_address.entry((bridge.index, site.address)).or_default(), one);
+                    note(by_address.entry((segment, site.address)).or_default(), one);
                 }
             }
         }
@@ -139,6 +147,22 @@ mod tests {
         assert_eq!(told(&scene, None), [("mac-duplicate", says.to_owned())]);
         assert_eq!(told(&scene, Some("c3")).len(), 1);
         assert_eq!(told(&scene, Some("other")), []);
+    }
+
+    #[test]
+    fn each_vlan_has_hardware_addresses_of_its_own() {
+        let answers = Answers::default();
+        let ids = |scene: &Scene| -> Vec<&'static str> {
+            let look = Look { scene, answers: &answers, only: None, to: None };
+            judge(look).into_iter().map(|one| one.id).collect()
+        };
+        let mut scene = crate::path::samples::with_vlans();
+        let mac = eth0(&mut scene, 0).mac.clone();
+        eth0(&mut scene, 1).mac = mac;
+        assert_eq!(ids(&scene), ["mac-duplicate"]);
+        let port = scene.host.links.iter_mut().find(|link| link.name == "veth3").unwrap();
+        port.vlans = vec![crate::path::samples::access(8)];
+        assert_eq!(ids(&scene), [""; 0]);
     }
 
     #[test]

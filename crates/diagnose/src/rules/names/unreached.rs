@@ -2,15 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use scene::{Container, Transport};
+use scene::{Container, Link, Transport};
 
-use super::PORT;
+use super::{PORT, leader};
 use crate::Look;
 use crate::finding::Finding;
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
+use crate::rules::is_here;
 use crate::rules::segments::hears;
-use crate::rules::ways::obstacles::obstacle;
+use crate::rules::ways::obstacles::{obstacle, subnet_of};
 use crate::rules::ways::taken::{refused_at, taken};
 
 /// Says in the finding of a server that is silent what keeps the question from it, if that was seen.
@@ -22,7 +23,17 @@ pub(super) fn mend(
     answer: &Answer,
     finding: Finding,
 ) -> Finding {
-    if finding.id != "nameserver-silent" || !answer.is_lost() {
+    if finding.id != "nameserver-silent" {
+        return finding;
+    }
+    if *answer == Answer::Refused
+        && by == Transport::Udp
+        && leader(look, container, server, by).is_none()
+        && answers_by_tcp(look, container, server)
+    {
+        return by_tcp_alone(container, server, finding);
+    }
+    if !answer.is_lost() {
         return finding;
     }
     let to = SocketAddr::new(server, PORT);
@@ -40,15 +51,74 @@ pub(super) fn mend(
         let says = format!(
             "{called} does not reach {server}, which it asks for names: {next} does not answer its requests for a hardware address"
         );
-        let advice = vec![format!("look at {next}, and at what is behind {link} of {called}")];
-        return Finding { says, advice, ..finding };
+        let advice =
+            vec![format!("look at {next}, and at what is behind {} of {called}", link.name)];
+        let finding = Finding { says, advice, ..finding };
+        return match subnet_of(link, server).filter(|_| next == server) {
+            Some(own) => finding.advise(format!(
+                "{server} counts as a machine behind {}, which has {own}: if it is elsewhere, give the network another subnet",
+                link.name
+            )),
+            None => finding,
+        };
+    }
+    if leader(look, container, server, by).is_some() {
+        return finding;
     }
     match answer {
         Answer::Unreachable { .. } => {
             let advice = format!("look at the way of {} to {server}", container.called());
             Finding { advice: vec![advice], ..finding }
         }
-        _ => finding,
+        // What is on this node has no way beyond it.
+        _ if is_here(look.scene, server) => finding,
+        _ if by == Transport::Udp && answers_by_tcp(look, container, server) => {
+            by_tcp_alone(container, server, finding)
+        }
+        _ => as_seen(look, container, to, by, answer, finding),
+    }
+}
+
+/// Says whether a server took a connection of a container.
+fn answers_by_tcp(look: Look<'_>, container: &Container, server: IpAddr) -> bool {
+    let asked = Probe::NameByTcp { server };
+    let question = Question { from: Some(container.id.clone()), asked };
+    matches!(look.answers.to(&question), Some(Answer::Reached { .. }))
+}
+
+/// The way to the server is there, so a filter of UDP, or the server, keeps the answer.
+fn by_tcp_alone(container: &Container, server: IpAddr, finding: Finding) -> Finding {
+    let called = container.called();
+    let says = format!(
+        "{server} takes connections of {called} at port {PORT} by TCP, and does not answer by UDP, by which programs ask for names"
+    );
+    Finding { says, advice: Vec::new(), ..finding }.advise(format!(
+        "let {server} serve UDP, too, or find the filter on the way that drops UDP; with \"options use-vc\" in resolv.conf of {called}, programs ask by TCP"
+    ))
+}
+
+/// The server may be at fault if the question was seen leaving as it should. Otherwise that is not
+/// known.
+fn as_seen(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    by: Transport,
+    answer: &Answer,
+    finding: Finding,
+) -> Finding {
+    let (called, server) = (container.called(), to.ip());
+    let way = taken(look, container, to, by);
+    if let Some(left) = way.as_ref().and_then(|way| way.left(answer)) {
+        return finding.seen(format!("the question was seen leaving by {left}"));
+    }
+    let says = format!(
+        "{called} asks {server} for names, and no answer comes: it is not known from where"
+    );
+    let finding = Finding { says, advice: Vec::new(), ..finding };
+    match way {
+        Some(way) => way.tell(finding.help(way.help(called, answer)), answer),
+        None => finding.advise(format!("look at the way of {called} to {server}")),
     }
 }
 
@@ -95,14 +165,14 @@ fn unheard<'c>(
     look: Look<'_>,
     container: &'c Container,
     server: IpAddr,
-) -> Option<(IpAddr, &'c str)> {
+) -> Option<(IpAddr, &'c Link)> {
     let inside = container.inside.as_ref()?;
     let RouteDecision::By { link, via, .. } = look_up(inside, None, server, None, Some(0)) else {
         return None;
     };
     let next = via.unwrap_or(server);
     let is_unheard = hears(look, container, link, next) == Some(false);
-    is_unheard.then_some((next, link.name.as_str()))
+    is_unheard.then_some((next, link))
 }
 
 #[cfg(test)]
@@ -114,8 +184,8 @@ mod tests {
 
     const SERVER: &str = "198.51.100.53";
 
-    /// What is told of a server that does not answer, and what helps.
-    fn told(scene: &Scene, hops: Vec<Hop>, more: Vec<(Question, Answer)>) -> (String, String) {
+    /// What is judged of a server that does not answer, and what helps.
+    fn judged(scene: &Scene, hops: Vec<Hop>, more: Vec<(Question, Answer)>) -> (String, String) {
         let asked = Probe::Name { server: ip(SERVER) };
         let question = Question { from: Some("c2".to_owned()), asked };
         let all = [vec![(question, Answer::Silent { hops })], more].concat();
@@ -138,24 +208,93 @@ mod tests {
         scene
     }
 
+    /// A place that the question has passed.
+    fn passed(link: &str) -> Hop {
+        Hop { dropped: None, ..hop(link, "") }
+    }
+
+    /// Who looks at the server first looks in vain if the question never left.
+    #[test]
+    fn a_server_is_blamed_if_the_question_was_seen_leaving() {
+        let mut scene = asking();
+        let out = || vec![passed("cni0"), passed("up0")];
+        let (says, help) = judged(&scene, out(), Vec::new());
+        assert_eq!(says, "198.51.100.53 does not answer c2 when it asks for names");
+        assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
+        for hops in [Vec::new(), vec![passed("cni0")]] {
+            let (says, help) = judged(&scene, hops, Vec::new());
+            assert!(says.ends_with("no answer comes: it is not known from where"), "{says}");
+            let follow = "follow what c2 sends: it was not seen leaving this node";
+            assert_eq!(help, follow);
+        }
+        // Its address stays that of the container.
+        scene.host.filter.tables.clear();
+        let (_, help) = judged(&scene, out(), Vec::new());
+        assert!(help.starts_with("let the network translate what it sends"), "{help}");
+    }
+
+    #[test]
+    fn a_server_that_answers_by_tcp_alone() {
+        let asked = Probe::NameByTcp { server: ip(SERVER) };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let taken =
+            |answer: Answer| judged(&asking(), Vec::new(), vec![(question.clone(), answer)]);
+        let (says, help) = taken(Answer::Reached { after_us: 300 });
+        assert!(
+            says.starts_with("198.51.100.53 takes connections of c2 at port 53 by TCP"),
+            "{says}"
+        );
+        assert!(help.contains("options use-vc"), "{help}");
+        let name =
+            Question { from: Some("c2".to_owned()), asked: Probe::Name { server: ip(SERVER) } };
+        let all =
+            vec![(name, Answer::Refused), (question.clone(), Answer::Reached { after_us: 9 })];
+        let (scene, answers) = (asking(), Answers { all });
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let says = super::super::judge(look).remove(0).says;
+        assert!(says.contains("by TCP, and does not answer by UDP"), "{says}");
+    }
+
+    /// The containers' own network has the server's address.
+    #[test]
+    fn a_server_that_counts_as_a_machine_of_the_containers_network() {
+        let near = "10.88.0.53";
+        let mut scene = asking();
+        scene.containers[0].nameservers = Some(vec![ip(near)]);
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let who = Probe::WhoHas { address: ip(near), link: "eth0".to_owned() };
+        let who = Question { from: Some("c2".to_owned()), asked: who };
+        assert!(super::super::asks(look).contains(&who), "{:?}", super::super::asks(look));
+        let name =
+            Question { from: Some("c2".to_owned()), asked: Probe::Name { server: ip(near) } };
+        let all = vec![
+            (name, Answer::Silent { hops: Vec::new() }),
+            (who, Answer::Owners { macs: Vec::new() }),
+        ];
+        let answers = Answers { all };
+        let found = super::super::judge(Look { answers: &answers, ..look });
+        assert!(found[0].advice[1].contains("behind eth0, which has 10.88.0.2/24"), "{found:?}");
+    }
+
     #[test]
     fn a_server_is_not_blamed_for_what_the_node_drops() {
         let scene = asking();
-        let (says, help) = told(&scene, Vec::new(), Vec::new());
+        let (says, help) = judged(&scene, vec![passed("up0")], Vec::new());
         assert_eq!(says, "198.51.100.53 does not answer c2 when it asks for names");
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
-        let (says, help) = told(&scene, vec![hop("cni0", "ip_error")], Vec::new());
+        let (says, help) = judged(&scene, vec![hop("cni0", "ip_error")], Vec::new());
         assert!(says.ends_with("this node refuses the question"), "{says}");
         assert!(help.ends_with("ip route get 198.51.100.53 from 10.88.0.2 iif cni0"), "{help}");
-        let (says, help) = told(&scene, vec![hop("cni0", "nf_hook_slow")], Vec::new());
+        let (says, help) = judged(&scene, vec![hop("cni0", "nf_hook_slow")], Vec::new());
         assert!(says.ends_with("this node drops the question"), "{says}");
         assert!(!help.contains("answer"), "{help}");
         // Of the answer, and of a link that the node does not have, nothing follows.
         let back = Hop { back: true, ..hop("cni0", "ip_error") };
-        for hops in [vec![back], vec![hop("other0", "ip_error")]] {
-            let (_, help) = told(&scene, hops, Vec::new());
-            assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
-        }
+        let (_, help) = judged(&scene, vec![passed("up0"), back], Vec::new());
+        assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
+        let (says, _) = judged(&scene, vec![hop("other0", "ip_error")], Vec::new());
+        assert!(says.ends_with("it is not known from where"), "{says}");
     }
 
     #[test]
@@ -163,10 +302,11 @@ mod tests {
         let asked = Probe::WhoHas { address: ip("10.88.0.1"), link: "eth0".to_owned() };
         let question = Question { from: Some("c2".to_owned()), asked };
         let who = |macs: Vec<String>| vec![(question.clone(), Answer::Owners { macs })];
-        let (says, help) = told(&asking(), Vec::new(), who(Vec::new()));
+        let (says, help) = judged(&asking(), Vec::new(), who(Vec::new()));
         assert!(says.starts_with("c2 does not reach 198.51.100.53"), "{says}");
         assert_eq!(help, "look at 10.88.0.1, and at what is behind eth0 of c2");
-        let (_, help) = told(&asking(), Vec::new(), who(vec!["02:00:00:00:00:01".to_owned()]));
+        let there = who(vec!["02:00:00:00:00:01".to_owned()]);
+        let (_, help) = judged(&asking(), vec![passed("up0")], there);
         assert!(help.starts_with("let 198.51.100.53 answer"), "{help}");
     }
 
@@ -191,6 +331,7 @@ mod tests {
             causes.map(|one| one.finding.id).collect::<Vec<_>>()
         };
         assert_eq!(ids(vec![hop("cni0", "ip_error")]), ["outside-silent"]);
-        assert_eq!(ids(Vec::new()), ["nameserver-silent", "outside-silent"]);
+        assert_eq!(ids(Vec::new()), ["outside-silent"]);
+        assert_eq!(ids(vec![passed("up0")]), ["nameserver-silent", "outside-silent"]);
     }
 }

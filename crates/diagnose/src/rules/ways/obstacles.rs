@@ -44,7 +44,11 @@ impl Obstacle {
 }
 
 /// Asks on links that have an address's subnet, and on which nobody may have it.
-pub(super) fn asks(look: Look<'_>, container: &Container, to: SocketAddr) -> Vec<Question> {
+pub(in crate::rules) fn asks(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+) -> Vec<Question> {
     if !asks_links(look) {
         return Vec::new();
     }
@@ -231,7 +235,7 @@ impl<'s> PacketWay<'s> {
     }
 }
 
-pub(super) fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
+pub(in crate::rules) fn subnet_of(link: &Link, address: IpAddr) -> Option<IpNet> {
     let mut all = link.addresses.iter().map(|own| own.address);
     all.find(|own| own.contains(&address) && own.addr() != address)
 }

@@ -13,7 +13,7 @@ use super::super::{asks_links, containers, leads_beyond, with_router};
 use super::taken::taken;
 use super::{obstacles, samples};
 use crate::Look;
-use crate::filter::{End, Layer, Packet, walk};
+use crate::filter::{End, Layer, Packet, Truth, walk};
 use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Hop, Probe, Question};
@@ -223,12 +223,15 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         _ => {
             let lost = look.answers.to(&echo).and_then(lost)?;
-            if !takes_echo(look, site, gateway) {
+            let takes = takes_echo(look, site, gateway);
+            let is_unclear = takes == Truth::Maybe && !hears_anything(look, site, gateway);
+            if takes != Truth::Yes && !is_unclear {
                 return None;
             }
             // Such a filter may drop echo requests and let all else pass.
             let places = [None, Some(site.container.id.as_str())];
-            let is_certain = places.iter().all(|of| !look.scene.lacks(Part::Unjudged, *of));
+            let is_certain =
+                !is_unclear && places.iter().all(|of| !look.scene.lacks(Part::Unjudged, *of));
             let severity = if is_certain { Severity::Error } else { Severity::Unknown };
             (severity, format!("an echo request to {gateway} {lost}"))
         }
@@ -240,6 +243,18 @@ fn gateway(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     let finding = repair(look, site).into_iter().fold(finding, Finding::help);
     let kinds = [WayKind::Gateway, WayKind::Outside, WayKind::Names];
     Some(kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(site.family()))))
+}
+
+/// Says whether a container got any answer of its gateway, or by it.
+fn hears_anything(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
+    let nets = &site.attachment.addresses;
+    look.answers.from(Some(&site.container.id)).any(|(asked, answer)| {
+        let (is_heard, of) = (answer.is_of_other_end(), asked.address());
+        let is_by_gateway = of == gateway || !nets.iter().any(|net| net.contains(&of));
+        (is_heard || answer.has_owner() == Some(true))
+            && is_by_gateway
+            && IpFamily::of(of) == site.family()
+    })
 }
 
 /// What helps a container that is not reached: a repair restores only what CHECK names.
@@ -261,20 +276,30 @@ fn repair(look: Look<'_>, site: &Site<'_>) -> Vec<Help> {
     }
 }
 
-/// Says whether the node surely takes an echo request of a container, and sends the answer: many
-/// firewalls drop it, and nothing else.
-fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> bool {
+/// Says whether the node takes an echo request of a container, and sends the answer: many firewalls
+/// drop it, and nothing else.
+fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> Truth {
     let scene = look.scene;
     let asked = Packet::first(site.address, gateway, echo(gateway));
     let seen_by = site.seen_by.name.as_str();
-    let passes =
-        |hook: Hook, packet: &Packet| walk(&scene.host, Layer::Ip, hook, packet).end == End::Passes;
     let ignores = scene.host.number("net.ipv4.icmp_echo_ignore_all").unwrap_or_default() != 0
         || scene.host.number("net.ipv6.icmp.echo_ignore_all").unwrap_or_default() != 0;
-    !ignores
-        && passes(Hook::Prerouting, &asked.between(Some(seen_by), None))
-        && passes(Hook::Input, &asked.between(Some(seen_by), None))
-        && passes(Hook::Output, &asked.answer().between(None, Some(seen_by)))
+    if ignores {
+        return Truth::No;
+    }
+    let ends = [
+        (Hook::Prerouting, asked.between(Some(seen_by), None)),
+        (Hook::Input, asked.between(Some(seen_by), None)),
+        (Hook::Output, asked.answer().between(None, Some(seen_by))),
+    ];
+    let ends = ends.map(|(hook, packet)| walk(&scene.host, Layer::Ip, hook, &packet).end);
+    if ends.iter().any(|end| matches!(end, End::Stopped(..))) {
+        return Truth::No;
+    }
+    match ends.iter().all(|end| *end == End::Passes) {
+        true => Truth::Yes,
+        false => Truth::Maybe,
+    }
 }
 
 /// The node reaches a machine that the container does not reach; or neither does, and the caller

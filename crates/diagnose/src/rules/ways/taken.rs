@@ -239,19 +239,23 @@ impl<'s> PacketWay<'s> {
 
     /// Says whether a probe was seen leaving by the link that leads to others.
     fn is_gone(&self, answer: &Answer) -> bool {
-        let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else {
-            return false;
-        };
-        let mut there = hops.iter().filter(|hop| !hop.back);
-        let is_dropped = there.clone().any(|hop| hop.dropped.is_some());
-        let is_out = |hop: &Hop| {
-            hop.container.is_none()
-                && self.out().is_some_and(|out| hop.link.as_deref() == Some(out.name.as_str()))
-        };
-        let is_uplink = self
-            .out()
-            .is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
-        is_uplink && !is_dropped && there.next_back().is_some_and(is_out)
+        let out = self.out();
+        let is_uplink =
+            out.is_some_and(|out| self.uplink.is_some_and(|uplink| uplink.index == out.index));
+        is_uplink && seen_last(answer).is_some_and(|hop| self.is_out(hop))
+    }
+
+    fn is_out(&self, hop: &Hop) -> bool {
+        hop.container.is_none()
+            && self.out().is_some_and(|out| hop.link.as_deref() == Some(out.name.as_str()))
+    }
+
+    /// Returns the link by which a probe was seen leaving as answers can come back to it: by the link
+    /// to which the routes lead it, and translated; or beside the node's own packets.
+    pub(in crate::rules) fn left<'a>(&self, answer: &'a Answer) -> Option<&'a str> {
+        let last = seen_last(answer)?;
+        let is_left = self.beside.is_some() || self.is_out(last);
+        last.link.as_deref().filter(|_| is_left && self.translated != Truth::No)
     }
 
     /// Says whether the node translates its source.
@@ -323,6 +327,14 @@ impl<'s> PacketWay<'s> {
             },
         })
     }
+}
+
+/// Returns where a probe was seen last, if nothing is known to have dropped it.
+fn seen_last(answer: &Answer) -> Option<&Hop> {
+    let (Answer::Silent { hops } | Answer::Unreachable { hops, .. }) = answer else { return None };
+    let mut there = hops.iter().filter(|hop| !hop.back);
+    let is_dropped = there.clone().any(|hop| hop.dropped.is_some());
+    there.next_back().filter(|_| !is_dropped)
 }
 
 impl PacketWay<'_> {

@@ -1,7 +1,7 @@
 use scene::filter::{Family as Kin, Hook};
 
 use super::*;
-use crate::filter::samples::{base, drop, rule as filter_rule, table};
+use crate::filter::samples::{base, drop, rule as filter_rule, table, unknown};
 use crate::path::samples::{ip as address, node, with, with_route};
 use crate::question::{Answer, Answers, Probe, Question};
 use crate::routes::samples::{route, rule};
@@ -50,7 +50,20 @@ fn the_default_route_is_gone() {
     );
     assert_eq!(found(&scene)[0].hits, ["c2", "c3"]);
     // It was given routes, and none for everything.
-    assert_eq!(found(&with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")))), []);
+    let scene = with_route(scene, route("10.0.0.0/8", 2, Some("192.0.2.1")));
+    assert_eq!(found(&scene), []);
+    // A container misses one.
+    let lost = |server: &str| {
+        let asked = Probe::Name { server: address(server) };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let found = found_with(&scene, vec![(question, Answer::Silent { hops: Vec::new() })]);
+        found
+            .into_iter()
+            .map(|one| format!("{} {}", one.id, one.hits.join(" ")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lost("198.51.100.53"), ["no-default-route c2"]);
+    assert_eq!(lost("10.1.2.53"), [""; 0]);
 }
 
 /// The kernel removes the routes that need an address with it.
@@ -259,6 +272,24 @@ fn probes_that_are_lost_are_symptoms() {
     let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
     let closed = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
     assert_eq!(found_with(&closed, vec![(gateway.clone(), silent())]), []);
+    // Of one that is not clear, nothing is known unless the gateway, or something behind it, answers.
+    let limited = filter_rule(&[unknown("limit"), drop()]);
+    let input = base("input", Hook::Input, 0, vec![limited]);
+    let unclear = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
+    let lost = (gateway.clone(), silent());
+    let severity = found_with(&unclear, vec![lost.clone()])[0].severity;
+    assert_eq!(severity, crate::finding::Severity::Unknown);
+    let macs = vec!["02:00:00:00:00:01".to_owned()];
+    let who = Probe::WhoHas { address: address("10.88.0.1"), link: "eth0".to_owned() };
+    let name = Probe::Name { server: address("198.51.100.53") };
+    let near = Probe::Echo { to: address("10.88.0.3") };
+    let reached = || Answer::Reached { after_us: 1 };
+    for (asked, answer, findings) in
+        [(who, Answer::Owners { macs }, 0), (name, reached(), 0), (near, reached(), 1)]
+    {
+        let heard = (question(Some("c2"), asked), answer);
+        assert_eq!(found_with(&unclear, vec![lost.clone(), heard]).len(), findings);
+    }
     // And so may one be that cannot be judged here.
     let mut hidden = scene.clone();
     let reason = "ebtables sees packets of bridge at forward, and is not looked at".to_owned();

@@ -85,6 +85,7 @@ pub(super) fn to_link(link: KernelLink, of_function: bool, addresses: Vec<Addres
         redirects: Vec::new(),
         rate: None,
         delay_ms: 0,
+        dropped: None,
         peers: None,
         remote: link.vxlan.as_ref().and_then(|vxlan| vxlan.group),
         port: link.vxlan.as_ref().map(|vxlan| vxlan.options.port),
@@ -170,7 +171,7 @@ fn is_made(route: &KernelRoute) -> bool {
 /// the table of a packet's VRF.
 pub(super) fn rule(rule: KernelRule) -> RouteRule {
     let action = match rule.action {
-        _ if rule.of_vrf || rule.further => RuleAction::Other,
+        _ if rule.of_vrf || (rule.further && rule.suppress.is_none()) => RuleAction::Other,
         KernelAction::Table(table) => RuleAction::Table(table),
         KernelAction::Blackhole => RuleAction::Blackhole,
         KernelAction::Unreachable => RuleAction::Unreachable,
@@ -186,6 +187,7 @@ pub(super) fn rule(rule: KernelRule) -> RouteRule {
         oif: rule.oifname,
         mark: rule.mark,
         invert: rule.invert,
+        suppress: rule.suppress,
         action,
     }
 }
