@@ -58,6 +58,8 @@ fn a_rule_with_conditions_that_are_not_known_does_something_unknown() {
     assert_eq!(mapped.mark, Some((0x80000, 0xff0000)));
     assert_eq!(rule(KernelRule { further: true, ..base() }).action, RuleAction::Other);
     assert_eq!(rule(KernelRule { of_vrf: true, ..base() }).action, RuleAction::Other);
+    let short = rule(KernelRule { further: true, suppress: Some(0), ..base() });
+    assert_eq!((short.action, short.suppress), (rule(base()).action, Some(0)));
     let refuses = KernelRule { action: KernelAction::Prohibit, ..base() };
     assert_eq!(rule(refuses).action, RuleAction::Prohibit);
 }
