@@ -18,14 +18,14 @@ use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
 use cni_runtime::{ConfigFolder, KnownAttachment, Presence, Removal, Runtime};
 use kernel::living::Census;
+use service_kit::command_line::Invocation;
+use service_kit::health::Health;
+use service_kit::poll::{Interest, Poller};
+use service_kit::process::{Process, stop_signals};
+use service_kit::stop::{Stop, failed};
 use state::Index;
 
-use super::Stop;
 use super::runtimes::{Flags, Node};
-use super::setup::{Process, failed, stop_signals};
-use crate::command_line::Invocation;
-use crate::health::Health;
-use crate::poll::{Interest, Poller};
 
 /// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {

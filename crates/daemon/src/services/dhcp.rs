@@ -32,6 +32,13 @@ use std::path::Path;
 use kernel::living::Census;
 use kernel::route::RouteSocket;
 use node_api::inbox;
+use service_kit::bell::Bell;
+use service_kit::command_line::Invocation;
+use service_kit::health::Health;
+use service_kit::listen::{self, Listener};
+use service_kit::poll::Poller;
+use service_kit::process::{Process, raise_descriptor_limit, stop_signals};
+use service_kit::stop::{Stop, failed};
 use state::Durability;
 
 use context::Context;
@@ -40,14 +47,7 @@ use flags::Flags;
 use service::Service;
 use store::Store;
 
-use super::Stop;
 use super::docker::DriverRecords;
-use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
-use crate::bell::Bell;
-use crate::command_line::Invocation;
-use crate::health::Health;
-use crate::listen::{self, Listener};
-use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {

@@ -70,16 +70,15 @@ use std::time::{Duration, Instant};
 
 use cni_invoke::Exec;
 use cni_runtime::{Cache, Runtime};
+use service_kit::command_line::Invocation;
+use service_kit::listen::{self, ListenError, Listener};
+use service_kit::process::{Process, stop_signals};
+use service_kit::stop::{Stop, failed};
 
 use driver::Driver;
 use journal::Journal;
 pub(crate) use mend::DriverRecords;
 use serve::Server;
-
-use super::Stop;
-use super::setup::{Process, failed, stop_signals};
-use crate::command_line::Invocation;
-use crate::listen::{self, ListenError, Listener};
 
 /// The time for undoing after a plugin's timeout.
 const CLEANUP: Duration = Duration::from_secs(5);

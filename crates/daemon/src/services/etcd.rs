@@ -22,11 +22,11 @@ use kube::{Client, Config};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 
 use super::kubernetes;
-use super::setup::words;
 
 /// The timeout for connecting.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -187,7 +187,7 @@ impl Etcd {
 
     fn of(members: Vec<Member>, files: EtcdFiles, read: u64) -> Self {
         // So that not all nodes ask the same member.
-        let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
+        let first = usize::try_from(service_kit::clock::seed() % 1024).unwrap_or_default();
         let (read, preferred) = (AtomicU64::new(read), AtomicUsize::new(first));
         Etcd { members, files, read, preferred, made_anew: watch::Sender::new(()) }
     }
@@ -570,8 +570,8 @@ mod tests {
 
     use futures_util::future::join;
 
-    use super::super::setup::runtime;
     use super::*;
+    use service_kit::asynchronous::runtime;
 
     /// Each connection of this member is answered once, in this way, and stays.
     const ANSWERS: [&str; 3] = [

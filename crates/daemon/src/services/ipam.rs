@@ -33,18 +33,19 @@ use std::sync::Arc;
 use cluster_ipam::store::{Store, SureStore};
 use cluster_ipam::{Node, Settings, reclaim};
 use node_api::inbox;
+use service_kit::asynchronous::{go_on, runtime, wait};
+use service_kit::bell::Bell;
+use service_kit::clock;
+use service_kit::command_line::Invocation;
+use service_kit::listen::Listener;
+use service_kit::process::{Process, raise_descriptor_limit, stop_signals};
+use service_kit::stop::{Stop, failed};
+use service_kit::{line_server, ready};
 use tokio::runtime::Handle;
 
 use self::flags::{Flags, Records};
 pub(crate) use self::flags::{more_flags, surroundings};
 use self::service::Service;
-use super::Stop;
-use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{line_server, ready};
-use crate::bell::Bell;
-use crate::clock;
-use crate::command_line::Invocation;
-use crate::listen::Listener;
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
@@ -60,7 +61,7 @@ pub(super) struct BootClock;
 
 impl cluster_ipam::Clock for BootClock {
     fn now(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(clock::now().at.as_millis())
+        std::time::Duration::from_millis(clock::boot_ms())
     }
 }
 

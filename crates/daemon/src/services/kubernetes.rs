@@ -18,14 +18,13 @@ use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Client, Config};
+use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::Sender;
 use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
 use tower::{BoxError, ServiceBuilder, service_fn};
-
-use super::setup::words;
 
 /// The same in each request, so that audit logs show us under this name.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
@@ -419,7 +418,8 @@ pub(super) async fn follow<K, T>(
         }
         if lost {
             // Up to half as long again, so that not all nodes come at once when a server is back.
-            let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+            let more =
+                service_kit::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
             tokio::time::sleep(pause + Duration::from_millis(more)).await;
             pause = (pause * 2).min(MAX_RETRY_DELAY);
         }

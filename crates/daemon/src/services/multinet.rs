@@ -47,6 +47,13 @@ use std::sync::Arc;
 use clap::{Arg, ArgAction};
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
 use node_api::inbox;
+use service_kit::asynchronous::{go_on, runtime, wait};
+use service_kit::bell::Bell;
+use service_kit::command_line::Invocation;
+use service_kit::listen::{self, Listener};
+use service_kit::process::{Process, raise_descriptor_limit, stop_signals};
+use service_kit::stop::{Stop, failed};
+use service_kit::{line_server, ready};
 use tokio::sync::mpsc;
 
 use self::api::{Api, Change};
@@ -54,12 +61,6 @@ use self::facts::Fact;
 use self::flags::Flags;
 use self::hotplug::Plugger;
 use self::service::Service;
-use super::Stop;
-use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{line_server, ready};
-use crate::bell::Bell;
-use crate::command_line::Invocation;
-use crate::listen::{self, Listener};
 
 /// How many changes may wait to be applied; with more, the API server's connection is not read.
 const CHANGES: usize = 64;

@@ -83,6 +83,16 @@ use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
+use service_kit::attendant::{self, Changes};
+use service_kit::bell::Bell;
+use service_kit::command_line::{Invocation, UNINSTALL};
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::health::Health;
+use service_kit::outlet::{self, Inlet};
+use service_kit::pace::{Pace, thread_time};
+use service_kit::poll::{Interest, Poller};
+use service_kit::process::{LONG, Process, raise_descriptor_limit, stop_signals};
+use service_kit::stop::{Stop, failed, words};
 use state::{Durability, Roots};
 
 use self::add_queue::AddQueue;
@@ -100,16 +110,6 @@ use self::log::Counters;
 use self::records::{Id, id};
 use self::server::{Order, Reply, Server, ThreadEvent};
 use self::shared::SharedEngine;
-use super::Stop;
-use super::outlet::{self, Inlet};
-use super::pace::{Pace, thread_time};
-use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
-use crate::attendant::{self, Changes};
-use crate::bell::Bell;
-use crate::command_line::{Invocation, UNINSTALL};
-use crate::exchange::{NoAnswer, ask};
-use crate::health::Health;
-use crate::poll::{Interest, Poller};
 
 /// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;

@@ -13,6 +13,11 @@ use dhcp::{Now, Timestamp};
 use kernel::living::Census;
 use node_api::dhcp::{Answer, LeaseRequest, Note, RESULT_VERSION, Request};
 use node_api::inbox;
+use service_kit::bell::Bell;
+use service_kit::health::Health;
+use service_kit::listen::{ACCEPT_RETRY_DELAY, Listener};
+use service_kit::poll::Interest;
+use service_kit::ready::ReadyFile;
 
 use super::context::Context;
 use super::conversation::{Conversation, Input};
@@ -20,12 +25,7 @@ use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
 use super::store::LeaseRecord;
 use super::token::Token;
-use crate::bell::Bell;
 use crate::clock;
-use crate::health::Health;
-use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
-use crate::poll::Interest;
-use crate::services::ready::ReadyFile;
 
 /// How many plugins are served at once. One more takes the place of the connection that has been
 /// silent longest; where all have sent their request, it waits in the socket's queue.

@@ -15,15 +15,15 @@ use cnm::http::{self, HttpError, IncomingMessage, Kind, Message};
 use cnm::method::Method;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use service_kit::bell::Bell;
+use service_kit::health::Health;
+use service_kit::listen::ACCEPT_RETRY_DELAY;
+use service_kit::log;
+use service_kit::process::LONG;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
 use super::subject::with_short_ids;
-use crate::bell::Bell;
-use crate::health::Health;
-use crate::listen::ACCEPT_RETRY_DELAY;
-use crate::log;
-use crate::services::setup::LONG;
 
 /// The longest body that is read. A container that publishes every port of three protocols would
 /// need 17 MB; none does.

@@ -13,10 +13,10 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::api::{GroupVersionKind, Preconditions};
 use serde_json::{Value, json};
+use service_kit::stop::words;
 use tokio::runtime::Handle;
 
 use super::super::kubernetes::{self, ConnectError};
-use super::super::setup::words;
 use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
 
 /// The group of our kinds.

@@ -21,6 +21,8 @@ use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{Config, watcher};
 use policy::Refusal;
 use serde::de::DeserializeOwned;
+use service_kit::outlet::Outlet;
+use service_kit::stop::words;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -32,8 +34,6 @@ use super::writer::Writer;
 use crate::services::kubernetes::{
     self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
 };
-use crate::services::outlet::Outlet;
-use crate::services::setup::words;
 
 /// Pauses between attempts to find the server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -312,7 +312,7 @@ impl<K: FollowedKind> Follower<K> {
         self.tell(Event::Begin(self.kind));
         self.tell(Event::Complete(self.kind));
         // Not all nodes at once.
-        let part = f64::from(u16::try_from(crate::clock::seed() % 1000).unwrap_or(0));
+        let part = f64::from(u16::try_from(service_kit::clock::seed() % 1000).unwrap_or(0));
         let pause = self.interval.mul_f64(1.0 + part / 5000.0);
         let _ = tokio::time::timeout(pause, relist.recv()).await;
     }

@@ -1,10 +1,10 @@
 //! Which of two versions of a kind is followed.
 
 use serde_json::{Value, json};
+use service_kit::outlet::{self, Inlet};
 use testkit::kube::KubeApi;
 
 use super::*;
-use crate::services::outlet::{self, Inlet};
 
 /// Longer than the server may need for anything.
 const LONGEST: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use crate::exchange::{self, Answer};
 use crate::listen::ACCEPT_RETRY_DELAY;
 
 /// How many clients are listened to at a socket. One more takes the place of the oldest.
-pub(crate) const MOST: usize = 64;
+pub const MOST: usize = 64;
 /// How long a client has for its question.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a client has to read the answer, which may have megabytes.
@@ -22,10 +22,16 @@ const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
 const MOST_UNREAD: usize = 64 << 20;
 
 /// The clients, the oldest first.
-pub(crate) struct Talks<S> {
+pub struct Talks<S> {
     all: Vec<Talk<S>>,
     /// The last connection could not be accepted, which has been logged.
     cannot_accept: bool,
+}
+
+impl<S> std::fmt::Debug for Talks<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Talks").finish_non_exhaustive()
+    }
 }
 
 /// A client.
@@ -61,17 +67,18 @@ impl Turn {
 }
 
 impl<S: Read + Write + AsFd> Talks<S> {
-    pub(crate) fn new() -> Self {
+    /// Begins without clients.
+    pub fn new() -> Self {
         Talks { all: Vec::new(), cannot_accept: false }
     }
 
     /// Returns what each client waits for.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
+    pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.all.iter().map(|talk| PollFd::new(&talk.stream, talk.turn.waits_for()))
     }
 
     /// Returns when the time of a client is over.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub fn until(&self) -> Option<Instant> {
         self.all.iter().map(|talk| talk.until).min()
     }
 
@@ -79,7 +86,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
     /// `ready` says of each client of [`Talks::waits`] whether its event has come.
     ///
     /// One question is answered at a time, so that room is made before the next answer is.
-    pub(crate) fn go_on(&mut self, ready: &[bool], answer: &mut dyn FnMut(&str) -> Answer) {
+    pub fn go_on(&mut self, ready: &[bool], answer: &mut dyn FnMut(&str) -> Answer) {
         let now = Instant::now();
         let mut ready = ready.iter();
         let mut is_answered = false;
@@ -100,7 +107,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
     /// Takes a client. `accept` returns its connection, which must not block. If none can be
     /// accepted, the oldest client gives its descriptor to the next; without one there is a pause,
     /// since the connection stays ready.
-    pub(crate) fn accept(&mut self, accept: impl FnOnce() -> io::Result<S>) {
+    pub fn accept(&mut self, accept: impl FnOnce() -> io::Result<S>) {
         match accept() {
             Ok(stream) => {
                 self.cannot_accept = false;
