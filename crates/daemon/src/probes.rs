@@ -112,7 +112,7 @@ impl Drop for Port {
 }
 
 fn serve(listener: &TcpListener, ended: &Bell, look: &Look) {
-    let mut talks: Talks<TcpStream> = Talks::new();
+    let mut talks: Talks<TcpStream> = Talks::default();
     let mut seen: Option<(Instant, Status)> = None;
     loop {
         let mut ready =

@@ -149,7 +149,7 @@ pub fn listen(path: &Path) -> Option<Listener> {
 }
 
 fn attend(listener: Option<Listener>, hangups: &Bell, ended: &Bell, mut duties: Duties) {
-    let mut talks: Talks<UnixStream> = Talks::new();
+    let mut talks: Talks<UnixStream> = Talks::default();
     let mut looked = Instant::now();
     loop {
         let mut ready =

@@ -10,6 +10,7 @@
 //! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
 //! | `exchange`, `talks` | how services are asked, and the clients of such a socket |
 //! | `asynchronous`, `line_server` | what asynchronous services run on, and the socket of messages by line |
+//! | `event_loop` | the loop of a service that one thread runs |
 //! | `poll`, `bell`, `outlet`, `folders` | what a loop waits for |
 //! | `pace`, `ready` | when a service looks again, and the record that it could do its work |
 //! | `listen`, `notify`, `clock`, `log`, `stdio` | the rest of the system around a service |
@@ -22,6 +23,7 @@ pub mod attendant;
 pub mod bell;
 pub mod clock;
 pub mod command_line;
+pub mod event_loop;
 pub mod exchange;
 pub mod folders;
 pub mod health;

@@ -1,6 +1,7 @@
 //! The descriptors that the loop waits for.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 const BATCH: usize = 64;
 
 /// A set of descriptors, each registered with a number that the caller chose (`man 7 epoll`),
-/// level-triggered.
-#[derive(Debug)]
+/// level-triggered. Copies are the same set.
+#[derive(Debug, Clone)]
 pub struct Poller {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
 }
 
 /// What to wait for.
@@ -40,7 +41,7 @@ impl Poller {
     /// Creates an empty set.
     pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Poller { epoll })
+        Ok(Poller { epoll: Arc::new(epoll) })
     }
 
     /// Adds a descriptor. Closing the descriptor removes it.

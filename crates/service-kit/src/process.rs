@@ -143,7 +143,7 @@ impl Process {
             changed,
         };
         let attendant = Attendant::start(listener, duties, &self.hung_up).map_err(failed)?;
-        Ok(Attendance { changes, _attendant: attendant })
+        Ok(Attendance { changes, _attendant: Some(attendant) })
     }
 
     /// Returns what says whether the configuration's files have changed since they were `known`. It
@@ -307,7 +307,14 @@ fn values(service: &str, config: &Config, which: impl Fn(&Key) -> bool) -> Vec<(
 pub struct Attendance {
     /// Configurations that were read since.
     pub changes: Changes,
-    _attendant: Attendant,
+    _attendant: Option<Attendant>,
+}
+
+#[cfg(test)]
+impl Attendance {
+    pub(crate) fn without_thread(changes: Changes) -> Self {
+        Attendance { changes, _attendant: None }
+    }
 }
 
 /// Answers what a probe or `netwrightd agent status` asks of a service.

@@ -66,12 +66,13 @@ impl Turn {
     }
 }
 
-impl<S: Read + Write + AsFd> Talks<S> {
-    /// Begins without clients.
-    pub fn new() -> Self {
+impl<S> Default for Talks<S> {
+    fn default() -> Self {
         Talks { all: Vec::new(), cannot_accept: false }
     }
+}
 
+impl<S: Read + Write + AsFd> Talks<S> {
     /// Returns what each client waits for.
     pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.all.iter().map(|talk| PollFd::new(&talk.stream, talk.turn.waits_for()))
@@ -208,7 +209,7 @@ mod tests {
     /// Each answer may have megabytes, and all of them used to be made before room was.
     #[test]
     fn one_question_is_answered_before_room_is_made() {
-        let mut talks = Talks::new();
+        let mut talks = Talks::default();
         let clients: Vec<UnixStream> = (0..3).map(|_| asking(&mut talks)).collect();
         // More than a socket's buffers hold.
         let mut long = |_: &str| Answer::text(200, &"x".repeat(1 << 20));
@@ -223,7 +224,7 @@ mod tests {
     /// without a pause.
     #[test]
     fn the_oldest_gives_way_if_nobody_can_be_accepted() {
-        let mut talks = Talks::new();
+        let mut talks = Talks::default();
         let clients: Vec<UnixStream> = (0..2).map(|_| asking(&mut talks)).collect();
         talks.accept(|| Err(Errno::MFILE.into()));
         assert_eq!(talks.all.len(), 1);

@@ -47,11 +47,10 @@ use std::sync::Arc;
 use clap::{Arg, ArgAction};
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
 use node_api::inbox;
-use service_kit::asynchronous::{go_on, runtime, wait};
-use service_kit::bell::Bell;
+use service_kit::asynchronous::{AsyncService, runtime};
 use service_kit::command_line::Invocation;
-use service_kit::listen::{self, Listener};
-use service_kit::process::{Process, raise_descriptor_limit, stop_signals};
+use service_kit::listen::Listener;
+use service_kit::process::Process;
 use service_kit::stop::{Stop, failed};
 use service_kit::{line_server, ready};
 use tokio::sync::mpsc;
@@ -87,18 +86,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNLABEL) {
         return runtime(BLOCKING)?.block_on(unlabel(&flags));
     }
-    let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
-    let runtime = runtime(BLOCKING)?;
-    raise_descriptor_limit();
-    let _attended = process.attend("multinet", &invocation.loaded)?;
-    let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
-    let served = runtime.block_on(serve(flags, process, &listener, signals));
-    process.tell_stopping();
-    // Work under way is on the disk, or known to a plugin, which leaves it there.
-    runtime.shutdown_background();
-    listener.close();
-    served?;
+    let service = AsyncService::new(process, &invocation.loaded, runtime(BLOCKING)?)?;
+    let listener = process.listen(&flags.socket).map_err(failed)?;
+    service.serve(listener, async |listener| start(flags, process, listener).await)?;
     tracing::info!("stopped; pods keep their networks");
     Ok(())
 }
@@ -109,12 +99,9 @@ async fn unlabel(flags: &Flags) -> Result<(), Stop> {
     labels::write(&api, &flags.node, &BTreeMap::new()).await.map_err(failed)
 }
 
-async fn serve(
-    flags: Flags,
-    process: &Process,
-    listener: &Listener,
-    signals: Bell,
-) -> Result<(), Stop> {
+/// Begins to serve. Work under way at the end is on the disk, or known to a plugin, which leaves it
+/// there.
+async fn start(flags: Flags, process: &Process, listener: &Listener) -> Result<(), Stop> {
     let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
     let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Service::open(flags, api.clone(), &process.roots()).map_err(failed)?;
@@ -163,10 +150,9 @@ async fn serve(
         health.needs("cluster", status.as_ref().map_err(|no| no.msg.clone()).copied());
         status.is_ok()
     }));
-    tokio::spawn(go_on(process.health.clone()));
     process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
-    wait(signals).await.map_err(failed)
+    Ok(())
 }
 
 /// Applies what a watch reports.
