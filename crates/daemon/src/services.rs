@@ -10,9 +10,7 @@ use service_kit::service::Service;
 mod collect;
 mod dhcp;
 mod docker;
-mod etcd;
 mod ipam;
-mod kubernetes;
 mod multinet;
 mod ovs;
 pub(crate) mod policy;
@@ -22,6 +20,7 @@ pub(crate) mod routing;
 mod runtimes;
 
 // The names by which `routing` has these.
+pub(crate) use cluster_client::{api_server as kubernetes, etcd};
 pub(crate) use service_kit::stop::Stop;
 pub(crate) use service_kit::{folders, outlet, pace};
 pub(crate) mod setup {

@@ -53,16 +53,13 @@ use service_kit::listen::Listener;
 use service_kit::process::Process;
 use service_kit::stop::{Stop, failed};
 use service_kit::{line_server, ready};
-use tokio::sync::mpsc;
 
-use self::api::{Api, Change};
+use self::api::{Api, ObjectEvent, Objects};
 use self::facts::Fact;
 use self::flags::Flags;
 use self::hotplug::Plugger;
 use self::service::Service;
 
-/// How many changes may wait to be applied; with more, the API server's connection is not read.
-const CHANGES: usize = 64;
 /// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
@@ -113,18 +110,14 @@ async fn start(flags: Flags, process: &Process, listener: &Listener) -> Result<(
     let folder = inbox.clone();
     line_server::look_at_inbox(&folder, move || of.look_at_inbox(&inbox)).map_err(failed)?;
     tokio::spawn(Arc::clone(&service.outbox).run(api));
-    let (pods, changes) = mpsc::channel(CHANGES);
-    let of = Arc::clone(&service);
-    tokio::spawn(async move { of.api.follow_pods(&of.flags.node, pods).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "pods", |service, change| {
-        let changed = service.pods.take(change);
+    let pods = service.api.follow_pods(&service.flags.node);
+    tokio::spawn(take(Arc::clone(&service), pods, "pods", |service, event| {
+        let changed = service.pods.take(event);
         service.look_after(changed);
     }));
-    let (definitions, changes) = mpsc::channel(CHANGES);
-    let of = Arc::clone(&service);
-    tokio::spawn(async move { of.api.follow_definitions(definitions).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "definitions", |service, change| {
-        if !service.definitions.take(change).is_empty() {
+    let definitions = service.api.follow_definitions();
+    tokio::spawn(take(Arc::clone(&service), definitions, "definitions", |service, event| {
+        if !service.definitions.take(event).is_empty() {
             service.defined.notify_one();
             // For pods that wait for one of them.
             service.look_after(service.held.pods());
@@ -158,20 +151,20 @@ async fn start(flags: Flags, process: &Process, listener: &Listener) -> Result<(
 /// Applies what a watch reports.
 async fn take<T: Fact>(
     service: Arc<Service>,
-    mut changes: mpsc::Receiver<Change<T>>,
+    mut objects: Objects<T>,
     what: &'static str,
-    known: impl Fn(&Service, Change<T>) + Copy + Send + 'static,
+    known: impl Fn(&Service, ObjectEvent<T>) + Copy + Send + 'static,
 ) {
     let mut lost = false;
-    while let Some(change) = changes.recv().await {
-        match &change {
-            Change::Lost(error) => {
+    while let Some(event) = objects.next().await {
+        match &event {
+            ObjectEvent::Silent(error) => {
                 if !lost {
                     tracing::warn!(%error, what, "no changes arrive; the last known state is used");
                 }
                 lost = true;
             }
-            Change::Complete | Change::Changed(_) if lost => {
+            ObjectEvent::Complete | ObjectEvent::Changed(_) | ObjectEvent::Answers if lost => {
                 tracing::info!(what, "changes arrive again");
                 lost = false;
             }
@@ -179,7 +172,7 @@ async fn take<T: Fact>(
         }
         let service = Arc::clone(&service);
         // It writes files: not on the thread that answers.
-        let taken = tokio::task::spawn_blocking(move || known(&service, change));
+        let taken = tokio::task::spawn_blocking(move || known(&service, event));
         if taken.await.is_err() {
             return;
         }

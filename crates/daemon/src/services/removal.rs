@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cluster_client::api_server::{self, CONNECT_TIME};
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -17,8 +18,6 @@ use service_kit::asynchronous::runtime;
 use service_kit::stdio;
 use service_kit::stop::{Stop, failed, words};
 use tokio::time::sleep;
-
-use super::kubernetes::{self, CONNECT_TIME};
 
 /// The chart's DaemonSets with containers that turn a node back, or that would undo it.
 const NAMES: [&str; 3] = ["netwright", "netwright-policy", "netwright-routing"];
@@ -51,7 +50,7 @@ pub(crate) fn run(
     };
     let end = Instant::now() + timeout;
     runtime(1)?.block_on(async {
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await.map_err(failed)?;
+        let client = api_server::client(kubeconfig, CONNECT_TIME, true).await.map_err(failed)?;
         let cluster = Cluster::new(client, namespace);
         stdio::say(BEFORE);
         cluster.replace_all(&wanted, end).await?;

@@ -76,12 +76,8 @@ async fn go_through_versions<N: FollowedKind, O: FollowedKind>(kind: Kind, objec
     let follows_older = || is_older.load(Ordering::SeqCst);
 
     serve(&[older]);
-    let following = server.cluster.spawn_either::<N, O>(
-        &server.client,
-        kind,
-        watch_config(),
-        (relist, is_older.clone()),
-    );
+    let following =
+        server.cluster.spawn_either::<N, O>(&server.client, kind, (relist, is_older.clone()));
     assert_eq!(server.until("complete").await, listed);
     assert!(follows_older());
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cluster_client::api_server::{ApiError, patch_params, within};
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PostParams};
 use serde_json::{Value, json};
 use service_kit::clock;
 use service_kit::outlet::Outlet;
@@ -15,7 +16,6 @@ use super::cluster::FollowedKind;
 use super::server::ThreadEvent;
 use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies};
 use super::tell::{COMPONENT, EventWrite, ServerWrite, StatusWrite};
-use crate::services::kubernetes::{ApiError, within};
 
 /// How much is written at once.
 const AT_ONCE: usize = 4;
@@ -77,8 +77,7 @@ impl Writer {
     }
 
     async fn patch<K: FollowedKind>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
-        let params =
-            PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
+        let params = patch_params(COMPONENT);
         let all: Api<K> = Api::all(self.client.clone());
         within(all.patch_status(name, &params, &Patch::Merge(patch))).await.map(drop)
     }
