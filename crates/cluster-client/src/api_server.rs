@@ -70,7 +70,7 @@ pub enum ConnectError {
 }
 
 /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
-/// may take `timeout` to open. A kubeconfig is read again when that may help ([`RenewedClient`]).
+/// may take `timeout` to open. A kubeconfig is read again when that may help (`RenewedClient`).
 ///
 /// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
 /// where it matters whether they happened.
