@@ -14,11 +14,13 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
+use service_kit::command_line::{self, is_json, json, output};
+use service_kit::process::CONFIGURATION;
+use service_kit::stdio;
+use service_kit::stop::Stop;
 use state::Roots;
 
-use crate::command_line::{self, is_json, json, output};
-use crate::services::setup::CONFIGURATION;
-use crate::services::{Stop, removal};
+use crate::services::removal;
 use crate::status::{self, look};
 use crate::systemd;
 
@@ -159,7 +161,7 @@ fn print_metrics(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> R
     let file = command_line::configuration_of(matches);
     let found = look(roots, &file, around);
     file_that_counts(matches, &found)?;
-    crate::say(&metrics::of_all(&found));
+    stdio::say(&metrics::of_all(&found));
     Ok(())
 }
 
@@ -186,7 +188,7 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
             break (found, counts);
         }
         if trouble != told {
-            crate::complain(&format!("waiting: {}\n", trouble.clone().unwrap_or_default()));
+            stdio::complain(&format!("waiting: {}\n", trouble.clone().unwrap_or_default()));
             told = trouble;
         }
         sleep(PAUSE);
@@ -198,9 +200,9 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
             .map_or_else(|problems| problems, |standing| standing.refused),
     };
     if is_json(matches) {
-        crate::say(&json(&found));
+        stdio::say(&json(&found));
     } else if refused.is_empty() || found.agent.is_some() || !found.services.is_empty() {
-        crate::say(&report::text(&found));
+        stdio::say(&report::text(&found));
     }
     match trouble(&found, is_live) {
         Some(_) => Err(Stop::Said(NOT_READY)),
@@ -295,7 +297,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     let text = !is_json(matches);
     if text {
         let nothing = "nothing starts, stops or restarts\n".to_owned();
-        crate::say(&if change.is_empty() { nothing } else { change.to_string() });
+        stdio::say(&if change.is_empty() { nothing } else { change.to_string() });
     }
     let failed = match (dry_run, &status.agent) {
         (true, _) => Vec::new(),
@@ -307,13 +309,13 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         (false, None) => have_services_read(roots, &file, around, &status, &new),
     };
     if !text {
-        crate::say(&json(&ReloadReport { change: &change, dry_run, failed: &failed }));
+        stdio::say(&json(&ReloadReport { change: &change, dry_run, failed: &failed }));
     }
     if failed.is_empty() {
         return Ok(());
     }
     for failure in &failed {
-        crate::complain(&format!("error: {failure}\n"));
+        stdio::complain(&format!("error: {failure}\n"));
     }
     Err(Stop::Said(NOT_READY))
 }

@@ -7,10 +7,11 @@ use agent::load::{self, Surroundings};
 use agent::{Problem, schema, show};
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
+use service_kit::command_line::{self, is_json, json, output};
+use service_kit::stdio;
+use service_kit::stop::Stop;
 
 use crate::agent_command::is_there;
-use crate::command_line::{self, is_json, json, output};
-use crate::services::{Service, Stop};
 
 /// Returns the command.
 pub(crate) fn command() -> Command {
@@ -79,7 +80,7 @@ fn check(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
         Err(problems) => ([].as_slice(), problems.as_slice()),
     };
     if is_json(matches) {
-        crate::say(&json(&CheckReport { files, problems }));
+        stdio::say(&json(&CheckReport { files, problems }));
         return match problems {
             [] => Ok(()),
             _ => Err(Stop::Configuration(Vec::new())),
@@ -97,7 +98,7 @@ fn from_flags(matches: &ArgMatches) -> Result<(), Stop> {
     let words = matches.get_many::<String>("flags").into_iter().flatten();
     let words: Vec<OsString> = words.map(OsString::from).collect();
     let Some((name, arguments)) = words.split_first() else { return Ok(()) };
-    let Some(service) = name.to_str().and_then(Service::find) else {
+    let Some(service) = name.to_str().and_then(crate::services::find) else {
         let services: Vec<&str> = agent::keys::services().collect();
         return Err(Stop::Usage(format!(
             "error: there is no service {:?}\nhint: services are {}\n",

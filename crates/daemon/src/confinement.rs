@@ -12,12 +12,10 @@ use kernel::confine::{
     UndoneStep, confine, may_become_another,
 };
 use rustix::fs::{StatVfsMountFlags, statvfs};
+use service_kit::listen::{self, Listener};
+use service_kit::own_user;
+use service_kit::stop::{Stop, failed};
 use state::Roots;
-
-use crate::listen::{self, Listener};
-use crate::own_user;
-use crate::services::Stop;
-use crate::services::setup::failed;
 
 /// The host's folders that a service without access to containers does not see.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];

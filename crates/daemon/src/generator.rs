@@ -25,9 +25,9 @@ use agent::load::{FILE, Surroundings};
 use agent::report::AGENT;
 use agent::rights::{Files, RIGHTS, configured};
 use agent::{accepted, keys, units};
+use service_kit::stdio;
+use service_kit::stop::Stop;
 use state::Roots;
-
-use crate::services::Stop;
 
 /// The name under which systemd calls the executable.
 pub(crate) const NAME: &str = "netwright-generator";
@@ -47,7 +47,7 @@ pub(crate) fn run(folders: &[OsString], roots: &Roots) -> Result<(), Stop> {
     let around = Surroundings::default();
     let standing = accepted::standing(Path::new(FILE), roots, around);
     let standing = standing.map_err(Stop::Configuration)?;
-    crate::complain(&crate::all_of(&standing.refused));
+    stdio::complain(&stdio::all_of(&standing.refused));
     write(Path::new(folder), &standing.loaded.config)
         .map_err(|(path, error)| Stop::Failed(format!("write {}: {error}", path.display())))
 }

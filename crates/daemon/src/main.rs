@@ -5,17 +5,14 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
 //! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are not services |
 //! | `confinement` | gives a service its rights, where no service manager does |
-//! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |
 //! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |
-//! | `health` | what a service knows of itself |
-//! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
-//! | `status`, `exchange` | what all services say, and how they are asked |
-//! | `talks` | the clients of a socket at which each asks one question |
+//! | `status` | what all services say |
 //! | `probes`, `serve` | `/livez`, `/readyz` and `/metrics` of all services, by TCP, and where systemd starts them |
+//!
+//! What every service has, such as its log and its status, is in the crate `service-kit`.
 //!
 //! Only this file reads the arguments and the environment.
 
@@ -26,21 +23,11 @@
 extern crate cluster_ipam as netwright_cluster_ipam;
 
 mod agent_command;
-mod attendant;
-mod bell;
 mod clock;
-mod command_line;
 mod config_command;
 mod confinement;
-mod exchange;
 mod generator;
-mod health;
-mod listen;
-mod log;
-mod notify;
-mod own_user;
 mod policies_command;
-mod poll;
 mod probes;
 mod reference;
 mod routes_command;
@@ -50,10 +37,11 @@ mod services;
 mod status;
 mod supervisor;
 mod systemd;
-mod talks;
+
+// The names by which `services::routing` has these.
+pub(crate) use service_kit::{bell, exchange, health, listen, poll};
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -61,16 +49,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::Problem;
 use agent::load::Surroundings;
 use clap::{Arg, ArgAction, Command};
 use kernel::heap::Heap;
+use service_kit::health::{Health, Manager};
+use service_kit::process::variable;
+use service_kit::process::{ConfigReader, Process};
+use service_kit::service::Service;
+use service_kit::stdio::{all_of, complain, say};
+use service_kit::stop::{Stop, failed};
+use service_kit::{attendant, command_line, log, own_user};
 use signal_hook::consts::SIGHUP;
 
 use confinement::ConfinementOutcome;
-use health::{Health, Manager};
-use services::setup::{ConfigReader, Process, failed};
-use services::{Service, Stop};
 
 /// A service may have hundreds of thousands of small blocks, those of thousands of nodes: musl's
 /// allocator takes more time for each. This one takes more room while a list is read
@@ -100,7 +91,7 @@ fn main() -> ExitCode {
     let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty());
     let around = Surroundings { api_server: in_pod, ..Surroundings::default() };
     let word = arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
-    let done = match Service::find(word) {
+    let done = match services::find(word) {
         Some(service) => {
             arguments.remove(0);
             let done = run_service(service, arguments, environment.clone(), around);
@@ -223,12 +214,6 @@ fn start_again(service: &str, arguments: Vec<OsString>) -> Stop {
     Stop::Failed(format!("start again: {error}"))
 }
 
-/// Returns a variable of the environment that is text.
-pub(crate) fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a str> {
-    let found = environment.iter().find(|(key, _)| key == name);
-    found.and_then(|(_, value)| value.to_str())
-}
-
 /// Returns the service manager.
 fn manager(environment: &[(OsString, OsString)]) -> Manager {
     let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
@@ -315,7 +300,7 @@ fn command() -> Command {
                 .help("Print the version"),
         );
     for name in agent::keys::services() {
-        let Some(service) = Service::find(name) else { continue };
+        let Some(service) = services::find(name) else { continue };
         command = command
             .subcommand(command_line::command(service.table(), &(service.more_flags)()).name(name));
     }
@@ -325,32 +310,4 @@ fn command() -> Command {
         .subcommand(policies_command::command())
         .subcommand(routes_command::command())
         .subcommands(reference::commands())
-}
-
-/// Returns every problem as people read it.
-pub(crate) fn all_of(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("error: {problem}")).collect()
-}
-
-/// Prints the requested text. A reader that is gone is not an error.
-pub(crate) fn say(text: &str) -> ExitCode {
-    match print(text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("write to standard output: {error}\n"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Writes to standard output; a reader that is gone is not an error.
-fn print(text: &str) -> std::io::Result<()> {
-    match kernel::stdout::Stdout.write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
-}
-
-pub(crate) fn complain(text: &str) {
-    let _ = std::io::stderr().write_all(cni::text::system(text).as_bytes());
 }

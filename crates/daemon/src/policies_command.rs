@@ -14,14 +14,15 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use policy::isolation::Isolation;
 use serde::de::DeserializeOwned;
-use state::Roots;
-
-use crate::attendant;
-use crate::command_line::{
+use service_kit::attendant;
+use service_kit::command_line::{
     CONFIGURATION, apply_keys, configuration, configuration_of, flags, is_json, json, output,
 };
-use crate::exchange::{NoAnswer, ask};
-use crate::services::Stop;
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::stdio;
+use service_kit::stop::Stop;
+use state::Roots;
+
 use crate::services::policy::answers::{ACCEPT, DROPS, EXPLAIN, POLICIES};
 use crate::services::policy::drops::{DroppedPacket, Page};
 use crate::services::policy::isolate::isolation;
@@ -145,7 +146,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches, roots: &Roots) -> Result<(), Stop> {
     let done = match matches.subcommand() {
         Some(("accept", matches)) => answer_of(matches, roots, ACCEPT).map(|text| {
-            crate::say(&String::from_utf8_lossy(&text));
+            stdio::say(&String::from_utf8_lossy(&text));
         }),
         Some(("drops", matches)) => drops(matches, roots),
         Some(("explain", matches)) => explain(matches, roots),
@@ -154,11 +155,11 @@ pub(crate) fn run(matches: &ArgMatches, roots: &Roots) -> Result<(), Stop> {
     };
     done.map_err(|failed| match failed {
         CommandFailure::NotJudged(why) => {
-            crate::complain(&why.iter().map(|why| format!("error: {why}\n")).collect::<String>());
+            stdio::complain(&why.iter().map(|why| format!("error: {why}\n")).collect::<String>());
             Stop::Said(NOT_JUDGED)
         }
         CommandFailure::NotSo(why) => {
-            crate::complain(&format!("error: {why}\n"));
+            stdio::complain(&format!("error: {why}\n"));
             Stop::Said(NOT_SO)
         }
         CommandFailure::Usage(stop) => stop,
@@ -197,10 +198,10 @@ fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
         None => ask_service(matches, roots, &format!("{EXPLAIN}{}", question.target()))?,
     };
     if is_json(matches) {
-        crate::say(&json(&judged));
+        stdio::say(&json(&judged));
     } else {
-        crate::complain(&asides(&judged.notes, &judged.faults));
-        crate::say(&explanation(&judged));
+        stdio::complain(&asides(&judged.notes, &judged.faults));
+        stdio::say(&explanation(&judged));
     }
     let expected = matches.get_one::<String>(EXPECT).map(|word| word == "allow");
     match expected {
@@ -274,18 +275,18 @@ fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> 
     let files = of_named_files(matches)?;
     let listing = match &files {
         Some(files) => {
-            crate::complain(&asides(&files.notes, &[]));
+            stdio::complain(&asides(&files.notes, &[]));
             list(&files.world, None, Vec::new(), Vec::new()).with(&files.networks, None)
         }
         None => ask_service(matches, roots, POLICIES)?,
     };
-    crate::say(&if is_json(matches) { json(&listing) } else { listed(&listing) });
+    stdio::say(&if is_json(matches) { json(&listing) } else { listed(&listing) });
     let faults = files.map(|files| files.faults).unwrap_or_default();
     match faults.len() {
         0 => Ok(()),
         1 => Err(CommandFailure::NotSo(faults.into_iter().collect())),
         count => {
-            crate::complain(&asides(&[], &faults));
+            stdio::complain(&asides(&[], &faults));
             Err(CommandFailure::NotSo(format!("{count} parts of the policies were refused")))
         }
     }
@@ -295,9 +296,9 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
     let follows = matches.get_flag(FOLLOW);
     let page: Page = ask_service(matches, roots, &format!("{DROPS}0"))?;
     if !follows {
-        crate::say(&if is_json(matches) { json(&page) } else { dropped(&page.drops) });
+        stdio::say(&if is_json(matches) { json(&page) } else { dropped(&page.drops) });
         if !is_json(matches) {
-            crate::complain(&summary(&page));
+            stdio::complain(&summary(&page));
         }
         return Ok(());
     }
@@ -317,7 +318,7 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
             }
             let summary = summary(&page);
             if !is_json(matches) && summary != said {
-                crate::complain(&summary);
+                stdio::complain(&summary);
                 said = summary;
             }
         }
@@ -328,7 +329,7 @@ fn drops(matches: &ArgMatches, roots: &Roots) -> Result<(), CommandFailure> {
             Err(CommandFailure::NotJudged(why)) if !silent => {
                 // What helps is told by a command that ends.
                 let why: Vec<&str> = why.iter().filter_map(|why| why.lines().next()).collect();
-                crate::complain(&format!("{}; asking again\n", why.join("; ")));
+                stdio::complain(&format!("{}; asking again\n", why.join("; ")));
                 silent = true;
             }
             Err(_) => {}

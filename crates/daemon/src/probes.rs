@@ -20,11 +20,10 @@ use agent::metrics;
 use agent::report::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-
-use crate::bell::Bell;
-use crate::exchange::Answer;
-use crate::health::Health;
-use crate::talks::Talks;
+use service_kit::bell::Bell;
+use service_kit::exchange::Answer;
+use service_kit::health::Health;
+use service_kit::talks::Talks;
 
 /// How long an answer of the services is repeated to further clients.
 const FRESH: Duration = Duration::from_secs(1);
@@ -113,7 +112,7 @@ impl Drop for Port {
 }
 
 fn serve(listener: &TcpListener, ended: &Bell, look: &Look) {
-    let mut talks: Talks<TcpStream> = Talks::new();
+    let mut talks: Talks<TcpStream> = Talks::default();
     let mut seen: Option<(Instant, Status)> = None;
     loop {
         let mut ready =
@@ -151,8 +150,8 @@ fn serve(listener: &TcpListener, ended: &Bell, look: &Look) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::talks::MOST;
     use agent::report::{Report, State};
+    use service_kit::talks::MOST;
     use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
+use service_kit::stop::Stop;
 use state::Durability;
-
-use crate::services::Stop;
 
 /// The name under which the executable is called.
 const NAME: &str = "netwrightd";

@@ -14,11 +14,12 @@ use routing::routing::{Phase, Target};
 use routing::show::{Explanation, PeerState, Row, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use service_kit::command_line::{self, is_json, json, output};
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::stdio;
+use service_kit::stop::Stop;
 
-use crate::command_line::{self, is_json, json, output};
-use crate::exchange::{NoAnswer, ask};
 use crate::routes_probe::{self, ProbeReport};
-use crate::services::Stop;
 use crate::services::routing::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 const ADDRESS: &str = "address";
@@ -75,7 +76,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Stop> {
     match matches.subcommand() {
         Some(("accept", matches)) => {
             let text = ask_service(matches, ACCEPT)?;
-            crate::say(&String::from_utf8_lossy(&text));
+            stdio::say(&String::from_utf8_lossy(&text));
             Ok(())
         }
         Some(("explain", matches)) => {
@@ -103,11 +104,11 @@ fn probe(matches: &ArgMatches) -> Result<(), Stop> {
         targets.retain(|target| nodes.contains(&target.peer.as_str()));
     }
     if !is_json(matches) && !targets.is_empty() {
-        crate::complain("asking other nodes; it takes some seconds\n");
+        stdio::complain("asking other nodes; it takes some seconds\n");
     }
     let probed = routes_probe::probe(targets)
         .map_err(|error| Stop::Failed(format!("ask other nodes: {error}")))?;
-    crate::say(&if is_json(matches) { json(&probed) } else { probe_table(&probed) });
+    stdio::say(&if is_json(matches) { json(&probed) } else { probe_table(&probed) });
     match probed.iter().filter(|one| one.fault().is_some()).count() {
         0 => Ok(()),
         1 if probed.len() == 1 => Err(Stop::Failed("the path has a fault".to_owned())),
@@ -156,7 +157,7 @@ fn show<T: DeserializeOwned + Serialize>(
     text: fn(&T) -> String,
 ) -> Result<(), Stop> {
     let answer: T = read(&ask_service(matches, question)?)?;
-    crate::say(&if is_json(matches) { json(&answer) } else { text(&answer) });
+    stdio::say(&if is_json(matches) { json(&answer) } else { text(&answer) });
     Ok(())
 }
 

@@ -11,18 +11,19 @@ use std::time::Duration;
 use agent::load::Surroundings;
 use agent::report::{AGENT, Status};
 use agent::{Config, accepted};
+use service_kit::attendant::{self, Attendant, Duties};
+use service_kit::bell::Bell;
+use service_kit::health::{Health, Manager};
+use service_kit::listen::Listener;
+use service_kit::log;
+use service_kit::poll::{Interest, Poller};
+use service_kit::process::{CONFIGURATION, stop_signals, variable};
+use service_kit::stop::{Stop, failed};
 use signal_hook::consts::SIGHUP;
 use state::Roots;
 
-use crate::attendant::{self, Attendant, Duties};
-use crate::bell::Bell;
-use crate::health::{Health, Manager};
-use crate::listen::Listener;
-use crate::poll::{Interest, Poller};
 use crate::probes::{Look, Probes};
-use crate::services::Stop;
-use crate::services::setup::{CONFIGURATION, failed, stop_signals};
-use crate::{log, status, supervisor, variable};
+use crate::{status, supervisor};
 
 /// Numbers of the descriptors that the loop waits for.
 const STOP: u64 = 0;

@@ -5,118 +5,67 @@
 //! and `routing`. Beside each service a thread answers for its status. `removal` is no service: it asks
 //! the API server for `agent leave`.
 
-use agent::keys::{TABLES, Table};
-use agent::load::Surroundings;
-use clap::{Arg, ArgMatches};
-
-use crate::command_line::Invocation;
-use setup::Process;
+use service_kit::service::Service;
 
 mod collect;
 mod dhcp;
 mod docker;
-mod etcd;
-mod folders;
 mod ipam;
-mod kubernetes;
-mod line_server;
 mod multinet;
-mod outlet;
 mod ovs;
-mod pace;
 pub(crate) mod policy;
-mod ready;
 pub(crate) mod removal;
 mod repair;
 pub(crate) mod routing;
 mod runtimes;
-pub(crate) mod setup;
 
-/// Runs a service.
-type Run = fn(&Invocation, &Process) -> Result<(), Stop>;
-
-/// A service.
-pub(crate) struct Service {
-    name: &'static str,
-    /// Its flags that are not keys of the configuration.
-    pub(crate) more_flags: fn() -> Vec<Arg>,
-    /// Adapts what is found around the process to what these flags want.
-    pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,
-    /// Refuses what the service would refuse when it starts, besides the configuration.
-    pub(crate) check: fn(&Invocation) -> Result<(), Stop>,
-    /// Runs it until a signal ends it.
-    pub(crate) run: Run,
+// The names by which `routing` has these.
+pub(crate) use cluster_client::{api_server as kubernetes, etcd};
+pub(crate) use service_kit::stop::Stop;
+pub(crate) use service_kit::{folders, outlet, pace};
+pub(crate) mod setup {
+    pub(crate) use service_kit::asynchronous::runtime;
+    pub(crate) use service_kit::process::{LONG, Process, remove_own_folder, stop_signals};
+    pub(crate) use service_kit::stop::{failed, words};
 }
 
-impl Service {
-    /// Returns the service of this name.
-    pub(crate) fn find(name: &str) -> Option<&'static Self> {
-        SERVICES.iter().find(|service| service.name == name)
-    }
-
-    /// Returns its table of the configuration.
-    pub(crate) fn table(&self) -> &'static Table {
-        let table = TABLES.iter().find(|table| table.name == self.name);
-        table.expect("each service has a table: a test looks")
-    }
-}
-
-const fn plain(name: &'static str, run: Run) -> Service {
-    Service { name, more_flags: Vec::new, surroundings: |_, around| around, check: |_| Ok(()), run }
+/// Returns the service of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Service> {
+    SERVICES.iter().find(|service| service.name == name)
 }
 
 const SERVICES: &[Service] = &[
-    Service { more_flags: collect::more_flags, ..plain("collect", collect::run) },
-    plain("dhcp", dhcp::run),
-    plain("docker", docker::run),
+    Service { more_flags: collect::more_flags, ..Service::new("collect", collect::run) },
+    Service::new("dhcp", dhcp::run),
+    Service::new("docker", docker::run),
     Service {
         more_flags: ipam::more_flags,
         surroundings: ipam::surroundings,
-        ..plain("ipam", ipam::run)
+        ..Service::new("ipam", ipam::run)
     },
     Service {
         more_flags: multinet::more_flags,
         check: multinet::check,
-        ..plain("multinet", multinet::run)
+        ..Service::new("multinet", multinet::run)
     },
-    Service { more_flags: policy::more_flags, ..plain("policy", policy::run) },
-    plain("repair", repair::run),
-    Service { more_flags: routing::more_flags, ..plain("routing", routing::run) },
+    Service { more_flags: policy::more_flags, ..Service::new("policy", policy::run) },
+    Service::new("repair", repair::run),
+    Service { more_flags: routing::more_flags, ..Service::new("routing", routing::run) },
 ];
 
-/// Why a service could not start or continue.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// Text to print to standard output.
-    Print(String),
-    /// The flags are wrong.
-    Usage(String),
-    /// The configuration is wrong.
-    Configuration(Vec<agent::Problem>),
-    /// Something failed.
-    Failed(String),
-    /// Everything is said; the process ends with this exit code.
-    Said(u8),
-}
-
-impl Stop {
-    /// Returns what is wrong, in lines.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        match self {
-            Stop::Configuration(problems) => problems.iter().map(agent::Problem::line).collect(),
-            Stop::Usage(text) | Stop::Failed(text) => vec![text.trim_end().to_owned()],
-            Stop::Print(_) | Stop::Said(_) => Vec::new(),
-        }
-    }
-}
+#[cfg(test)]
+mod command_line_tests;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{Health, Manager};
-    use crate::{command_line, log};
+    use agent::load::Surroundings;
     use rustix::process::Signal;
     use serde_json::json;
+    use service_kit::command_line;
+    use service_kit::health::{Health, Manager};
+    use service_kit::log;
+    use service_kit::process::Process;
     use setup::LONG;
     use std::ffi::OsString;
     use std::sync::Arc;

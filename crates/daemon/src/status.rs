@@ -11,11 +11,11 @@ use agent::load::{self, Surroundings};
 use agent::report::{AGENT, Report, State, Status};
 use agent::{Config, accepted};
 use cni::order::sort_by_key;
+use service_kit::attendant;
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::process::CONFIGURATION;
 use state::Roots;
 
-use crate::attendant;
-use crate::exchange::{NoAnswer, ask};
-use crate::services::setup::CONFIGURATION;
 use crate::systemd;
 
 /// The command by which a supervisor reads the configuration again.

@@ -31,21 +31,20 @@ use agent::load::{LoadedConfig, Surroundings};
 use agent::report::{AGENT, Report, Status};
 use agent::{Config, Problem, accepted, keys};
 use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, wait};
+use service_kit::attendant::{self, Attendant, Duties};
+use service_kit::bell::Bell;
+use service_kit::exchange::{Answer, NoAnswer, ask};
+use service_kit::health::{Health, Manager};
+use service_kit::listen::Listener;
+use service_kit::log;
+use service_kit::poll::{Interest, Poller};
+use service_kit::process::{CONFIGURATION, stop_signals, variable};
+use service_kit::stop::{Stop, failed};
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 use state::Roots;
 
-use crate::attendant::{self, Attendant, Duties};
-use crate::bell::Bell;
-use crate::exchange::{Answer, NoAnswer, ask};
-use crate::health::{Health, Manager};
-use crate::listen::Listener;
-use crate::log;
-use crate::poll::{Interest, Poller};
 use crate::probes::{self, Look, Probes};
-use crate::services::Stop;
-use crate::services::setup::{CONFIGURATION, failed, stop_signals};
 use crate::status::{self, Processes};
-use crate::variable;
 use child::{Child, ExitReason};
 
 /// The variable with the process ID of a service's supervisor.

@@ -236,12 +236,12 @@ pub(super) fn summary(page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command_line::json;
     use crate::services::policy::listing::list;
     use crate::services::policy::objects;
     use crate::services::policy::of_files::{self, FileWorld};
     use crate::services::policy::question::{End, Question, judge};
     use expect_test::expect;
+    use service_kit::command_line::json;
 
     fn of_files(text: &str) -> FileWorld {
         let read = objects::read_stream("a.yaml", text.as_bytes());

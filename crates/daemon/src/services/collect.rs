@@ -14,18 +14,19 @@ mod runtimes;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use agent::Config;
 use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
 use cni_runtime::{ConfigFolder, KnownAttachment, Presence, Removal, Runtime};
 use kernel::living::Census;
+use service_kit::command_line::Invocation;
+use service_kit::event_loop::{EventLoop, Rounds};
+use service_kit::health::Health;
+use service_kit::process::Process;
+use service_kit::stop::Stop;
 use state::Index;
 
-use super::Stop;
 use super::runtimes::{Flags, Node};
-use super::setup::{Process, failed, stop_signals};
-use crate::command_line::Invocation;
-use crate::health::Health;
-use crate::poll::{Interest, Poller};
 
 /// The flags that are not keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
@@ -39,56 +40,25 @@ const ONCE: &str = "once";
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let once = invocation.more.get_flag(ONCE);
     let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
-    let signals = stop_signals().map_err(failed)?;
+    let mut events = EventLoop::new(process)?;
     // A process that looks once may run beside the service, which has the status socket.
-    let attended = match once {
-        true => None,
-        false => Some(process.attend("collect", &invocation.loaded)?),
-    };
-    let poller = Poller::new().map_err(failed)?;
-    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
-    if let Some(attended) = &attended {
-        poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
+    if !once {
+        events.attend(&invocation.loaded)?;
     }
     let mut service = Service {
         node: Node::new(&flags, process),
         flags,
         suspects: HashMap::new(),
         health: process.health.clone(),
+        due: Instant::now(),
+        is_done: false,
     };
     process.tell_ready(None);
     tracing::info!(act = service.flags.act, grace = ?service.flags.grace, "ready");
     service.look(Instant::now());
-    let mut due = Instant::now() + service.pause();
-    'looks: loop {
-        service.health.turns();
-        let pause = service.health.pause(due.saturating_duration_since(Instant::now()));
-        for number in poller.wait(Some(pause)).map_err(failed)? {
-            if number == SIGNALS {
-                signals.heard();
-                break 'looks;
-            }
-            if let Some(config) = attended.as_ref().and_then(|attended| attended.changes.take()) {
-                service.change(&Flags::from(&config.collect));
-                due = due.min(Instant::now() + service.pause());
-            }
-        }
-        if Instant::now() < due {
-            continue;
-        }
-        service.look(Instant::now());
-        if once {
-            break;
-        }
-        due = Instant::now() + service.pause();
-    }
-    process.tell_stopping();
-    Ok(())
+    service.due = Instant::now() + service.pause();
+    events.serve(&mut service)
 }
-
-/// Numbers of the descriptors that the loop waits for.
-const SIGNALS: u64 = 0;
-const CHANGES: u64 = 1;
 
 /// An attachment that was left behind, and since when.
 struct Suspect {
@@ -102,6 +72,34 @@ struct Service {
     flags: Flags,
     suspects: HashMap<AttachmentKey, Suspect>,
     health: Health,
+    /// When it looks again.
+    due: Instant,
+    /// It was to look once, and has.
+    is_done: bool,
+}
+
+impl Rounds for Service {
+    fn until_due(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    fn reconfigure(&mut self, new: &Config) {
+        self.change(&Flags::from(&new.collect));
+        self.due = self.due.min(Instant::now() + self.pause());
+    }
+
+    fn round(&mut self, _ready: &[u64]) -> std::io::Result<()> {
+        if self.due <= Instant::now() {
+            self.look(Instant::now());
+            self.is_done = self.flags.once;
+            self.due = Instant::now() + self.pause();
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
 }
 
 impl Service {

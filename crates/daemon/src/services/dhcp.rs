@@ -32,6 +32,11 @@ use std::path::Path;
 use kernel::living::Census;
 use kernel::route::RouteSocket;
 use node_api::inbox;
+use service_kit::command_line::Invocation;
+use service_kit::event_loop::EventLoop;
+use service_kit::listen::{self, Listener};
+use service_kit::process::{Process, raise_descriptor_limit};
+use service_kit::stop::{Stop, failed};
 use state::Durability;
 
 use context::Context;
@@ -39,38 +44,29 @@ use deferred::DeferredReleases;
 use flags::Flags;
 use service::Service;
 use store::Store;
+use token::Token;
 
-use super::Stop;
 use super::docker::DriverRecords;
-use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
-use crate::bell::Bell;
-use crate::command_line::Invocation;
-use crate::health::Health;
-use crate::listen::{self, Listener};
-use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = Flags::from(&invocation.config().dhcp);
-    let signals = stop_signals().map_err(failed)?;
+    let mut events = EventLoop::new(process)?;
     // A lease that is being asked for or renewed needs three descriptors.
     raise_descriptor_limit();
     let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     let state = flags.state.clone().unwrap_or_else(|| process.roots().lib.join("dhcp"));
     let pid_file = flags.pid_file.clone();
-    let _attended = process.attend("dhcp", &invocation.loaded)?;
-    let health = process.health.clone();
+    events.attend(&invocation.loaded)?;
     let dockers = DriverRecords::new(&process.roots()).map_err(failed)?;
-    let result =
-        serve(flags, handed_over, (signals, health), (state.as_path(), dockers), |socket| {
-            if let Some(path) = &pid_file {
-                let text = format!("{}\n", std::process::id());
-                state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
-            }
-            process.tell_ready(Some(socket));
-            Ok(())
-        });
-    process.tell_stopping();
+    let result = serve(flags, handed_over, &events, (state.as_path(), dockers), |socket| {
+        if let Some(path) = &pid_file {
+            let text = format!("{}\n", std::process::id());
+            state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
+        }
+        process.tell_ready(Some(socket));
+        Ok(())
+    });
     if let Some(path) = &pid_file {
         let _ = state::remove_file(path);
     }
@@ -82,7 +78,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
 fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
-    (signals, health): (Bell, Health),
+    events: &EventLoop<'_>,
     (state, dockers): (&Path, DriverRecords),
     ready: impl FnOnce(&Path) -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
@@ -90,7 +86,7 @@ fn serve(
     let world = Context {
         flags,
         boot_id: state::boot_id().map_err(failed)?,
-        poller: Poller::new().map_err(failed)?,
+        poller: events.poller(),
         store: Store::open(state).map_err(failed)?,
         late: DeferredReleases::open(state).map_err(failed)?,
         census: Census::new(),
@@ -104,14 +100,17 @@ fn serve(
         return Err(failed(error));
     }
     let socket = listener.path.clone();
-    let service = Service::new(world, listener, signals, health);
+    let mut service = Service::new(world, listener);
     if let Err(error) = ready(&socket) {
         service.close();
         return Err(failed(error));
     }
     tracing::info!(socket = %socket.display(), state = %state.display(), leases = service.count(), "ready");
-    let listener = service.run().map_err(failed)?;
-    listener.close();
+    events.watch(&service.listener.socket, Token::Listener.number())?;
+    service.ready.say();
+    let served = events.serve(&mut service);
+    service.close();
+    served?;
     tracing::info!("stopped; leases are kept");
     Ok(())
 }

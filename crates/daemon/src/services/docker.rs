@@ -70,16 +70,16 @@ use std::time::{Duration, Instant};
 
 use cni_invoke::Exec;
 use cni_runtime::{Cache, Runtime};
+use service_kit::command_line::Invocation;
+use service_kit::event_loop::EventLoop;
+use service_kit::listen::{self, ListenError, Listener};
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
 
 use driver::Driver;
 use journal::Journal;
 pub(crate) use mend::DriverRecords;
-use serve::Server;
-
-use super::Stop;
-use super::setup::{Process, failed, stop_signals};
-use crate::command_line::Invocation;
-use crate::listen::{self, ListenError, Listener};
+use serve::{Server, Socket};
 
 /// The time for undoing after a plugin's timeout.
 const CLEANUP: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = &invocation.config().docker;
-    let signals = stop_signals().map_err(failed)?;
+    let mut events = EventLoop::new(process)?;
     let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     let roots = process.roots();
     let state = flags.state.clone().unwrap_or_else(|| roots.lib.join("docker"));
@@ -137,13 +137,14 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     });
     let (end, until) = mpsc::channel();
     driver.settle_recent();
-    let _attended = process.attend("docker", &invocation.loaded)?;
+    events.attend(&invocation.loaded)?;
+    events.watch(&listener.socket, serve::LISTENER)?;
     let collector = Arc::clone(&driver);
     let collecting = std::thread::spawn(move || collect::run(&collector, &until));
     process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), state = %state.display(), "ready");
-    let served = serve::accept(&server, &listener.socket, &signals, &process.health);
-    process.tell_stopping();
+    let mut socket = Socket { server: Arc::clone(&server), listener: &listener.socket };
+    let served = events.serve(&mut socket);
     driver.end();
     drop(end);
     // Calls under way continue until they end, within their bound; everything else is safe on disk.
@@ -153,7 +154,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     }
     let _ = collecting.join();
     listener.close();
-    served.map_err(failed)?;
+    served?;
     tracing::info!("stopped; networks and endpoints are kept");
     Ok(())
 }

@@ -33,18 +33,18 @@ use std::sync::Arc;
 use cluster_ipam::store::{Store, SureStore};
 use cluster_ipam::{Node, Settings, reclaim};
 use node_api::inbox;
+use service_kit::asynchronous::{AsyncService, runtime};
+use service_kit::clock;
+use service_kit::command_line::Invocation;
+use service_kit::listen::Listener;
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
+use service_kit::{line_server, ready};
 use tokio::runtime::Handle;
 
 use self::flags::{Flags, Records};
 pub(crate) use self::flags::{more_flags, surroundings};
 use self::service::Service;
-use super::Stop;
-use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{line_server, ready};
-use crate::bell::Bell;
-use crate::clock;
-use crate::command_line::Invocation;
-use crate::listen::Listener;
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
@@ -60,7 +60,7 @@ pub(super) struct BootClock;
 
 impl cluster_ipam::Clock for BootClock {
     fn now(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(clock::now().at.as_millis())
+        std::time::Duration::from_millis(clock::boot_ms())
     }
 }
 
@@ -79,16 +79,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if let Some((namespace, name)) = flags.release_sticky.clone() {
         return runtime.block_on(release_sticky(flags, namespace, name));
     }
-    let signals = stop_signals().map_err(failed)?;
-    raise_descriptor_limit();
-    let _attended = process.attend("ipam", &invocation.loaded)?;
+    let service = AsyncService::new(process, &invocation.loaded, runtime)?;
     let listener = process.listen(&flags.socket).map_err(failed)?;
-    let served = runtime.block_on(serve(flags, process, &listener, signals));
-    process.tell_stopping();
-    // Work under way is on the disk, or no plugin has had an answer about it.
-    runtime.shutdown_background();
-    listener.close();
-    served?;
+    service.serve(listener, async |listener| start(flags, process, listener).await)?;
     tracing::info!("stopped; containers keep their addresses");
     Ok(())
 }
@@ -108,12 +101,8 @@ async fn store(flags: &Flags) -> Result<Arc<dyn Store>, Stop> {
     })
 }
 
-async fn serve(
-    flags: Flags,
-    process: &Process,
-    listener: &Listener,
-    signals: Bell,
-) -> Result<(), Stop> {
+/// Begins to serve. Work under way at the end is on the disk, or no plugin has had an answer about it.
+async fn start(flags: Flags, process: &Process, listener: &Listener) -> Result<(), Stop> {
     let store = store(&flags).await?;
     let or_new = |text: Option<String>| {
         let text = text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -141,10 +130,9 @@ async fn serve(
     tokio::spawn(tend::tend(Arc::clone(&service), flags.underlay, process.health.clone()));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));
-    tokio::spawn(go_on(process.health.clone()));
     process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), node = flags.node, "ready");
-    wait(signals).await.map_err(failed)
+    Ok(())
 }
 
 /// Records that a node will not come back.

@@ -47,22 +47,19 @@ use std::sync::Arc;
 use clap::{Arg, ArgAction};
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
 use node_api::inbox;
-use tokio::sync::mpsc;
+use service_kit::asynchronous::{AsyncService, runtime};
+use service_kit::command_line::Invocation;
+use service_kit::listen::Listener;
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
+use service_kit::{line_server, ready};
 
-use self::api::{Api, Change};
+use self::api::{Api, ObjectEvent, Objects};
 use self::facts::Fact;
 use self::flags::Flags;
 use self::hotplug::Plugger;
 use self::service::Service;
-use super::Stop;
-use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{line_server, ready};
-use crate::bell::Bell;
-use crate::command_line::Invocation;
-use crate::listen::{self, Listener};
 
-/// How many changes may wait to be applied; with more, the API server's connection is not read.
-const CHANGES: usize = 64;
 /// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
@@ -86,18 +83,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNLABEL) {
         return runtime(BLOCKING)?.block_on(unlabel(&flags));
     }
-    let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
-    let runtime = runtime(BLOCKING)?;
-    raise_descriptor_limit();
-    let _attended = process.attend("multinet", &invocation.loaded)?;
-    let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
-    let served = runtime.block_on(serve(flags, process, &listener, signals));
-    process.tell_stopping();
-    // Work under way is on the disk, or known to a plugin, which leaves it there.
-    runtime.shutdown_background();
-    listener.close();
-    served?;
+    let service = AsyncService::new(process, &invocation.loaded, runtime(BLOCKING)?)?;
+    let listener = process.listen(&flags.socket).map_err(failed)?;
+    service.serve(listener, async |listener| start(flags, process, listener).await)?;
     tracing::info!("stopped; pods keep their networks");
     Ok(())
 }
@@ -108,12 +96,9 @@ async fn unlabel(flags: &Flags) -> Result<(), Stop> {
     labels::write(&api, &flags.node, &BTreeMap::new()).await.map_err(failed)
 }
 
-async fn serve(
-    flags: Flags,
-    process: &Process,
-    listener: &Listener,
-    signals: Bell,
-) -> Result<(), Stop> {
+/// Begins to serve. Work under way at the end is on the disk, or known to a plugin, which leaves it
+/// there.
+async fn start(flags: Flags, process: &Process, listener: &Listener) -> Result<(), Stop> {
     let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
     let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Service::open(flags, api.clone(), &process.roots()).map_err(failed)?;
@@ -125,18 +110,14 @@ async fn serve(
     let folder = inbox.clone();
     line_server::look_at_inbox(&folder, move || of.look_at_inbox(&inbox)).map_err(failed)?;
     tokio::spawn(Arc::clone(&service.outbox).run(api));
-    let (pods, changes) = mpsc::channel(CHANGES);
-    let of = Arc::clone(&service);
-    tokio::spawn(async move { of.api.follow_pods(&of.flags.node, pods).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "pods", |service, change| {
-        let changed = service.pods.take(change);
+    let pods = service.api.follow_pods(&service.flags.node);
+    tokio::spawn(take(Arc::clone(&service), pods, "pods", |service, event| {
+        let changed = service.pods.take(event);
         service.look_after(changed);
     }));
-    let (definitions, changes) = mpsc::channel(CHANGES);
-    let of = Arc::clone(&service);
-    tokio::spawn(async move { of.api.follow_definitions(definitions).await });
-    tokio::spawn(take(Arc::clone(&service), changes, "definitions", |service, change| {
-        if !service.definitions.take(change).is_empty() {
+    let definitions = service.api.follow_definitions();
+    tokio::spawn(take(Arc::clone(&service), definitions, "definitions", |service, event| {
+        if !service.definitions.take(event).is_empty() {
             service.defined.notify_one();
             // For pods that wait for one of them.
             service.look_after(service.held.pods());
@@ -162,29 +143,28 @@ async fn serve(
         health.needs("cluster", status.as_ref().map_err(|no| no.msg.clone()).copied());
         status.is_ok()
     }));
-    tokio::spawn(go_on(process.health.clone()));
     process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
-    wait(signals).await.map_err(failed)
+    Ok(())
 }
 
 /// Applies what a watch reports.
 async fn take<T: Fact>(
     service: Arc<Service>,
-    mut changes: mpsc::Receiver<Change<T>>,
+    mut objects: Objects<T>,
     what: &'static str,
-    known: impl Fn(&Service, Change<T>) + Copy + Send + 'static,
+    known: impl Fn(&Service, ObjectEvent<T>) + Copy + Send + 'static,
 ) {
     let mut lost = false;
-    while let Some(change) = changes.recv().await {
-        match &change {
-            Change::Lost(error) => {
+    while let Some(event) = objects.next().await {
+        match &event {
+            ObjectEvent::Silent(error) => {
                 if !lost {
                     tracing::warn!(%error, what, "no changes arrive; the last known state is used");
                 }
                 lost = true;
             }
-            Change::Complete | Change::Changed(_) if lost => {
+            ObjectEvent::Complete | ObjectEvent::Changed(_) | ObjectEvent::Answers if lost => {
                 tracing::info!(what, "changes arrive again");
                 lost = false;
             }
@@ -192,7 +172,7 @@ async fn take<T: Fact>(
         }
         let service = Arc::clone(&service);
         // It writes files: not on the thread that answers.
-        let taken = tokio::task::spawn_blocking(move || known(&service, change));
+        let taken = tokio::task::spawn_blocking(move || known(&service, event));
         if taken.await.is_err() {
             return;
         }

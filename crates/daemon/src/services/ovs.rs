@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 
 use ovsdb::vswitch::DATABASE;
 use ovsdb::{Client, Keys, Limits, MonitorRequest, MonitorSelect, OvsdbError, Remote};
-
-use super::Stop;
-use super::setup::failed;
-use crate::bell::Bell;
+use service_kit::bell::Bell;
+use service_kit::stop::{Stop, failed};
 
 /// The timeout for an answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -83,6 +83,15 @@ use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
+use service_kit::attendant;
+use service_kit::command_line::{Invocation, UNINSTALL};
+use service_kit::event_loop::{EventLoop, Rounds};
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::health::Health;
+use service_kit::outlet::{self, Inlet};
+use service_kit::pace::{Pace, thread_time};
+use service_kit::process::{LONG, Process, raise_descriptor_limit};
+use service_kit::stop::{Stop, failed, words};
 use state::{Durability, Roots};
 
 use self::add_queue::AddQueue;
@@ -100,26 +109,15 @@ use self::log::Counters;
 use self::records::{Id, id};
 use self::server::{Order, Reply, Server, ThreadEvent};
 use self::shared::SharedEngine;
-use super::Stop;
-use super::outlet::{self, Inlet};
-use super::pace::{Pace, thread_time};
-use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
-use crate::attendant::{self, Changes};
-use crate::bell::Bell;
-use crate::command_line::{Invocation, UNINSTALL};
-use crate::exchange::{NoAnswer, ask};
-use crate::health::Health;
-use crate::poll::{Interest, Poller};
 
 /// Numbers of the descriptors that the loop waits for.
-const SIGNALS: u64 = 0;
-const CHANGES: u64 = 1;
-const HEARD: u64 = 2;
-const FILTER: u64 = 3;
-const ASKED: u64 = 4;
-const FILES: u64 = 5;
-const LINKS: u64 = 6;
-const TABLES: u64 = 7;
+/// The requests of plugins are the lowest, and come before work that may take longer.
+const HEARD: u64 = 0;
+const FILTER: u64 = 1;
+const ASKED: u64 = 2;
+const FILES: u64 = 3;
+const LINKS: u64 = 4;
+const TABLES: u64 = 5;
 
 /// The shortest time between two writes of the number of policies.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
@@ -170,7 +168,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         return leave(filter.map_err(failed)?, &disk, &taken_off, open, &roots);
     }
     state::remove_file(&taken_off).map_err(failed)?;
-    let signals = stop_signals().map_err(failed)?;
+    let mut events = EventLoop::new(process)?;
     raise_descriptor_limit();
     let node = process.node_name(config.node.clone().unwrap_or_default());
     let origin = match config.source.0 {
@@ -181,6 +179,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let shared = SharedEngine::new(engine).map_err(failed)?;
     let listener = process.listen(&config.socketpath).map_err(failed)?;
     let (inlet, outlet) = outlet::pair().map_err(failed)?;
+    events.watch(inlet.bell(), HEARD)?;
     let (source, files) = match config.source.0 {
         PolicySource::Kubernetes => {
             let kubeconfig = config.kubeconfig.clone();
@@ -195,35 +194,31 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let drops = Drops::start(logging(config).group, shared.clone(), health, counters.clone());
     let of_answers = shared.clone();
     let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
-    let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
+    events.attend_with(&invocation.loaded, Box::new(answer))?;
     let filter = filter.map_err(failed)?;
     let links = Links::open(&roots).map_err(failed)?;
-    let mut service = Service::new(config, shared, (filter, links), server, process, counters)?;
+    let ends = (inlet, server);
+    let mut service = Service::new(config, shared, (filter, links), ends, process, counters)?;
     service.files = files;
     service.keeper = Some(Keeper::start(disk, process.health.clone()).map_err(failed)?);
-    let poller = Poller::new().map_err(failed)?;
-    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
-    poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
-    poller.add(inlet.bell(), HEARD, Interest::Read).map_err(failed)?;
-    poller.add(service.filter.descriptor(), FILTER, Interest::Read).map_err(failed)?;
+    events.watch(service.filter.descriptor(), FILTER)?;
     for (descriptor, number) in service.links.descriptors().into_iter().zip([LINKS, TABLES]) {
-        poller.add(descriptor, number, Interest::Read).map_err(failed)?;
+        events.watch(descriptor, number)?;
     }
-    poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
+    events.watch(service.shared.bell(), ASKED)?;
     if let Some(files) = &service.files {
-        poller.add(files.descriptor(), FILES, Interest::Read).map_err(failed)?;
+        events.watch(files.descriptor(), FILES)?;
     }
     service.start();
     process.tell_ready(Some(&listener.path));
     tracing::info!(node, socket = %listener.path.display(), "ready");
-    let served = service.serve(&poller, &signals, &attended.changes, &inlet);
-    process.tell_stopping();
+    let served = events.serve(&mut service);
     listener.close();
     service.save();
     if let Some(keeper) = service.keeper.take() {
         keeper.finish();
     }
-    served.map_err(failed)?;
+    served?;
     match service.filter.remove_unused() {
         Ok(0) => tracing::info!("stopped; no container here is under policy"),
         Ok(_) => tracing::info!("stopped; policies stay enforced"),
@@ -278,6 +273,7 @@ struct Service {
     shared: SharedEngine,
     filter: Filter,
     links: Links,
+    inlet: Inlet<ThreadEvent>,
     server: Server,
     files: Option<Files>,
     keeper: Option<Keeper>,
@@ -307,12 +303,56 @@ struct Service {
     saved: Option<Instant>,
 }
 
+impl Rounds for Service {
+    fn until_due(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.shared.engine().due();
+        let all =
+            [due, self.services_at, self.read_at, self.list_at, self.save_at, self.adds.due()];
+        let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
+        let looks = [self.pace.until_due(now), self.links.until_due(now)];
+        until.chain(looks).min().unwrap_or(LONG)
+    }
+
+    fn reconfigure(&mut self, new: &Config) {
+        self.pace.set_interval(new.policy.interval, Instant::now());
+    }
+
+    fn round(&mut self, ready: &[u64]) -> std::io::Result<()> {
+        for number in ready {
+            match *number {
+                HEARD => {
+                    let heard = self.inlet.heard();
+                    self.take(heard);
+                }
+                FILTER => self.hear_of_filter(),
+                LINKS | TABLES => self.links.hear(),
+                ASKED if self.shared.take_accepted() => {
+                    self.shared.engine().accept(Instant::now());
+                    let _ = self.carry_out();
+                }
+                FILES => {
+                    if let Some(files) = &self.files {
+                        files.heard();
+                        self.read_at = Some(Instant::now() + FILES_SETTLE);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.do_what_is_due();
+        self.answer_who_waits();
+        self.say_what_is_missing();
+        Ok(())
+    }
+}
+
 impl Service {
     fn new(
         config: &config::Policy,
         shared: SharedEngine,
         (filter, links): (Filter, Links),
-        server: Server,
+        (inlet, server): (Inlet<ThreadEvent>, Server),
         process: &Process,
         counters: Counters,
     ) -> Result<Self, Stop> {
@@ -330,6 +370,7 @@ impl Service {
             shared,
             filter,
             links,
+            inlet,
             server,
             files: None,
             keeper: None,
@@ -394,62 +435,6 @@ impl Service {
                 tracing::warn!(error = words(&error), "the host's addresses cannot be read");
             }
         }
-    }
-
-    fn serve(
-        &mut self,
-        poller: &Poller,
-        signals: &Bell,
-        changes: &Changes,
-        inlet: &Inlet<ThreadEvent>,
-    ) -> std::io::Result<()> {
-        loop {
-            self.health.turns();
-            let mut ready = poller.wait(Some(self.health.pause(self.pause())))?;
-            // The requests of plugins come before work that may take longer.
-            ready.sort_unstable();
-            for number in ready {
-                match number {
-                    SIGNALS => {
-                        signals.heard();
-                        return Ok(());
-                    }
-                    CHANGES => {
-                        if let Some(Config { policy, .. }) = changes.take() {
-                            self.pace.set_interval(policy.interval, Instant::now());
-                        }
-                    }
-                    HEARD => self.take(inlet.heard()),
-                    FILTER => self.hear_of_filter(),
-                    LINKS | TABLES => self.links.hear(),
-                    ASKED if self.shared.take_accepted() => {
-                        self.shared.engine().accept(Instant::now());
-                        let _ = self.carry_out();
-                    }
-                    FILES => {
-                        if let Some(files) = &self.files {
-                            files.heard();
-                            self.read_at = Some(Instant::now() + FILES_SETTLE);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            self.do_what_is_due();
-            self.answer_who_waits();
-            self.say_what_is_missing();
-        }
-    }
-
-    /// Returns how long it is until something is due.
-    fn pause(&self) -> Duration {
-        let now = Instant::now();
-        let due = self.shared.engine().due();
-        let all =
-            [due, self.services_at, self.read_at, self.list_at, self.save_at, self.adds.due()];
-        let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
-        let looks = [self.pace.until_due(now), self.links.until_due(now)];
-        until.chain(looks).min().unwrap_or(LONG)
     }
 
     fn do_what_is_due(&mut self) {

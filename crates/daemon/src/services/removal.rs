@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cluster_client::api_server::{self, CONNECT_TIME};
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
+use service_kit::asynchronous::runtime;
+use service_kit::stdio;
+use service_kit::stop::{Stop, failed, words};
 use tokio::time::sleep;
-
-use super::Stop;
-use super::kubernetes::{self, CONNECT_TIME};
-use super::setup::{failed, runtime, words};
 
 /// The chart's DaemonSets with containers that turn a node back, or that would undo it.
 const NAMES: [&str; 3] = ["netwright", "netwright-policy", "netwright-routing"];
@@ -45,18 +45,18 @@ pub(crate) fn run(
     let wanted: Vec<Value> = serde_json::from_slice(&text).map_err(failed)?;
     let Some(namespace) = wanted.first().and_then(|one| one["metadata"]["namespace"].as_str())
     else {
-        crate::say("no node has anything to turn back\n");
+        stdio::say("no node has anything to turn back\n");
         return Ok(());
     };
     let end = Instant::now() + timeout;
     runtime(1)?.block_on(async {
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await.map_err(failed)?;
+        let client = api_server::client(kubeconfig, CONNECT_TIME, true).await.map_err(failed)?;
         let cluster = Cluster::new(client, namespace);
-        crate::say(BEFORE);
+        stdio::say(BEFORE);
         cluster.replace_all(&wanted, end).await?;
         cluster.wait(&wanted, end, timeout).await?;
         cluster.remove_made(&wanted).await;
-        crate::say("all nodes are turned back\n");
+        stdio::say("all nodes are turned back\n");
         Ok(())
     })
 }
@@ -130,7 +130,7 @@ impl<'n> Cluster<'n> {
                 )));
             }
             if waiting != told {
-                crate::say(&format!("waiting for {waiting}\n"));
+                stdio::say(&format!("waiting for {waiting}\n"));
                 told = waiting;
             }
             sleep(PAUSE.min(end.saturating_duration_since(Instant::now()))).await;
@@ -178,7 +178,7 @@ impl<'n> Cluster<'n> {
                 && let Err(error) = self.daemon_sets.delete(name, &DeleteParams::default()).await
             {
                 let error = words(&error);
-                crate::complain(&format!("the DaemonSet {name} stays, delete it: {error}\n"));
+                stdio::complain(&format!("the DaemonSet {name} stays, delete it: {error}\n"));
             }
         }
     }

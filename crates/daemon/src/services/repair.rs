@@ -18,46 +18,41 @@ mod remembered;
 mod schedule;
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use agent::Config;
 use cni::{AttachmentKey, Error};
 use cni_runtime::{KnownAttachment, Presence, RepairObstacle, Repairs};
 use kernel::events::{Event, Listener};
 use plugins::shared::shared_object;
+use service_kit::command_line::Invocation;
+use service_kit::event_loop::{EventLoop, Rounds};
+use service_kit::health::Health;
+use service_kit::pace::{Pace, processor_time};
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
 use state::Index;
 
-use super::Stop;
 use super::docker::DriverRecords;
 use super::ovs::Switches;
-use super::pace::{Pace, processor_time};
 use super::runtimes::{Flags, Node};
-use super::setup::{Process, failed, stop_signals};
-use crate::attendant::Changes;
-use crate::bell::Bell;
-use crate::command_line::Invocation;
-use crate::health::Health;
-use crate::poll::{Interest, Poller};
 use own_plugins::OwnPlugins;
 use remembered::AttachmentCache;
 use schedule::{Backoff, Remainder, Turns};
 
 /// Numbers of the descriptors that the loop waits for.
-const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
-const CHANGES: u64 = 3;
-const PLUGINS: u64 = 4;
+const PLUGINS: u64 = 3;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = Flags::from(&invocation.config().repair);
-    let signals = stop_signals().map_err(failed)?;
-    let attended = process.attend("repair", &invocation.loaded)?;
+    let mut events = EventLoop::new(process)?;
+    events.attend(&invocation.loaded)?;
     let listener = Listener::open().map_err(failed)?;
-    let poller = Poller::new().map_err(failed)?;
-    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
     for descriptor in listener.descriptors() {
-        poller.add(descriptor, EVENTS, Interest::Read).map_err(failed)?;
+        events.watch(descriptor, EVENTS)?;
     }
     if !listener.is_everywhere() {
         tracing::warn!(
@@ -65,8 +60,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         );
     }
     let switches = Switches::watch(&flags.databases, &flags.keys)?;
-    poller.add(switches.bell(), SWITCH, Interest::Read).map_err(failed)?;
-    poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
+    events.watch(switches.bell(), SWITCH)?;
     let node = Node::new(&flags, process);
     let mut service = Service {
         dockers: DriverRecords::new(&node.roots).map_err(failed)?,
@@ -82,15 +76,12 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         turns: Turns::default(),
         listen_failure: None,
     };
-    let plugins = service.plugins.watched().descriptor();
-    poller.add(plugins, PLUGINS, Interest::Read).map_err(failed)?;
+    events.watch(service.plugins.watched().descriptor(), PLUGINS)?;
     // For what happened while no service listened.
     service.look().map_err(failed)?;
     process.tell_ready(None);
     tracing::info!(interval = ?flags.interval, "ready");
-    let served = service.serve(&poller, &signals, &attended.changes);
-    process.tell_stopping();
-    served.map_err(failed)?;
+    events.serve(&mut service)?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -112,39 +103,37 @@ struct Service {
     listen_failure: Option<String>,
 }
 
-impl Service {
-    fn serve(&mut self, poller: &Poller, signals: &Bell, changes: &Changes) -> std::io::Result<()> {
-        loop {
-            self.health.turns();
-            let pause = self.health.pause(self.pace.until_due(Instant::now()));
-            for number in poller.wait(Some(pause))? {
-                match number {
-                    SIGNALS => {
-                        signals.heard();
-                        return Ok(());
-                    }
-                    SWITCH => {
-                        self.switches.bell().heard();
-                        self.pace.hurry(Instant::now());
-                    }
-                    PLUGINS => {
-                        self.plugins.watched().heard();
-                        self.pace.hurry(Instant::now());
-                    }
-                    CHANGES => {
-                        if let Some(config) = changes.take() {
-                            self.pace.set_interval(config.repair.interval, Instant::now());
-                        }
-                    }
-                    _ => self.hear(),
-                }
-            }
-            if self.pace.is_due(Instant::now()) {
-                self.look()?;
-            }
-        }
+impl Rounds for Service {
+    fn until_due(&self) -> Duration {
+        self.pace.until_due(Instant::now())
     }
 
+    fn reconfigure(&mut self, new: &Config) {
+        self.pace.set_interval(new.repair.interval, Instant::now());
+    }
+
+    fn round(&mut self, ready: &[u64]) -> std::io::Result<()> {
+        for number in ready {
+            match *number {
+                SWITCH => {
+                    self.switches.bell().heard();
+                    self.pace.hurry(Instant::now());
+                }
+                PLUGINS => {
+                    self.plugins.watched().heard();
+                    self.pace.hurry(Instant::now());
+                }
+                _ => self.hear(),
+            }
+        }
+        if self.pace.is_due(Instant::now()) {
+            self.look()?;
+        }
+        Ok(())
+    }
+}
+
+impl Service {
     fn hear(&mut self) {
         let events = match self.listener.heard() {
             Ok(events) => events,

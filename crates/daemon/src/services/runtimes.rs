@@ -10,9 +10,8 @@ use cni_runtime::{Cache, Runtime};
 use ovsdb::Keys;
 use plugins::Builtins;
 use plugins::own_folder::OwnPlugins;
+use service_kit::process::Process;
 use state::Roots;
-
-use super::setup::Process;
 
 /// The timeout of plugins for one attachment.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use agent::report::{Report, State};
 use rustix::process::{Pid, WaitStatus};
-
-use crate::health;
+use service_kit::health;
 
 /// The first and the longest pause before a service that ended starts again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));

@@ -10,11 +10,11 @@ use kernel::living::{Census, Life, NetnsNote};
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use node_api::dhcp::Client;
+use service_kit::poll::Poller;
 
 use super::deferred::DeferredReleases;
 use super::flags::Flags;
 use super::store::{Place, Store};
-use crate::poll::Poller;
 use crate::services::docker::DriverRecords;
 
 /// The wait before the first SOLICIT. RFC 8415 spreads out hosts that start together; here a

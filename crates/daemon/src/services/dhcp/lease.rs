@@ -290,7 +290,7 @@ impl HeldLease {
                 }
                 None
             }
-            Token::Listener | Token::Signals | Token::Connection(_) => None,
+            Token::Listener | Token::Connection(_) => None,
         };
         if let Some(error) = failed {
             tracing::debug!(lease = %self.key, error = %super::deferred::chain(&error), "receive");

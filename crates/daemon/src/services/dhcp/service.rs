@@ -13,6 +13,10 @@ use dhcp::{Now, Timestamp};
 use kernel::living::Census;
 use node_api::dhcp::{Answer, LeaseRequest, Note, RESULT_VERSION, Request};
 use node_api::inbox;
+use service_kit::event_loop::Rounds;
+use service_kit::listen::{ACCEPT_RETRY_DELAY, Listener};
+use service_kit::poll::Interest;
+use service_kit::ready::ReadyFile;
 
 use super::context::Context;
 use super::conversation::{Conversation, Input};
@@ -20,12 +24,7 @@ use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
 use super::store::LeaseRecord;
 use super::token::Token;
-use crate::bell::Bell;
 use crate::clock;
-use crate::health::Health;
-use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
-use crate::poll::Interest;
-use crate::services::ready::ReadyFile;
 
 /// How many plugins are served at once. One more takes the place of the connection that has been
 /// silent longest; where all have sent their request, it waits in the socket's queue.
@@ -38,29 +37,47 @@ const NOTES_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Service {
     world: Context,
-    listener: Listener,
+    pub(super) listener: Listener,
     listening: bool,
-    signals: Bell,
-    health: Health,
     held: HashMap<u64, HeldLease>,
     by_key: BTreeMap<AttachmentKey, u64>,
     conversations: HashMap<u64, Conversation>,
     wake: BTreeSet<(Timestamp, u64)>,
     notes_at: Timestamp,
-    ready: ReadyFile,
+    pub(super) ready: ReadyFile,
     next_id: u64,
+}
+
+impl Rounds for Service {
+    fn until_due(&self) -> Duration {
+        self.next_deadline().since(clock::now().at)
+    }
+
+    fn round(&mut self, ready: &[u64]) -> std::io::Result<()> {
+        self.world.census = Census::new();
+        for token in ready.iter().filter_map(|number| Token::of(*number)) {
+            match token {
+                Token::Listener => self.accept(),
+                Token::Connection(id) => self.converse(id),
+                Token::V4(id) | Token::Arp(id) | Token::V6(id) => {
+                    self.turn(id, |held, world, now| held.on_readable(world, token, now));
+                }
+            }
+        }
+        self.on_time();
+        self.listen_again();
+        Ok(())
+    }
 }
 
 impl Service {
     /// Resumes what earlier daemons kept.
-    pub(crate) fn new(world: Context, listener: Listener, signals: Bell, health: Health) -> Self {
+    pub(crate) fn new(world: Context, listener: Listener) -> Self {
         let mut service = Service {
             world,
             ready: ReadyFile::of(&listener.path),
             listener,
-            listening: false,
-            signals,
-            health,
+            listening: true,
             held: HashMap::new(),
             by_key: BTreeMap::new(),
             conversations: HashMap::new(),
@@ -73,37 +90,7 @@ impl Service {
         service
     }
 
-    /// Serves until a signal ends it.
-    pub(crate) fn run(mut self) -> Result<Listener, rustix::io::Errno> {
-        let poller = &self.world.poller;
-        poller.add(&self.signals, Token::Signals.number(), Interest::Read)?;
-        poller.add(&self.listener.socket, Token::Listener.number(), Interest::Read)?;
-        self.listening = true;
-        self.ready.say();
-        loop {
-            self.health.turns();
-            let wait = self.health.pause(self.next_deadline().since(clock::now().at));
-            let ready = self.world.poller.wait(Some(wait))?;
-            self.world.census = Census::new();
-            for token in ready.into_iter().filter_map(Token::of) {
-                match token {
-                    Token::Signals => {
-                        self.signals.heard();
-                        return Ok(self.listener);
-                    }
-                    Token::Listener => self.accept(),
-                    Token::Connection(id) => self.converse(id),
-                    Token::V4(id) | Token::Arp(id) | Token::V6(id) => {
-                        self.turn(id, |held, world, now| held.on_readable(world, token, now));
-                    }
-                }
-            }
-            self.on_time();
-            self.listen_again();
-        }
-    }
-
-    /// Ends before it has served anything.
+    /// Stops listening.
     pub(crate) fn close(self) {
         self.listener.close();
     }

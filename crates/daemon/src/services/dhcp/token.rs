@@ -5,8 +5,6 @@
 pub(crate) enum Token {
     /// The socket plugins connect to.
     Listener,
-    /// The pipe signals come through.
-    Signals,
     /// A plugin's connection.
     Connection(u64),
     /// A lease's socket for DHCPv4.
@@ -24,11 +22,10 @@ impl Token {
     pub(crate) fn number(self) -> u64 {
         let (kind, id) = match self {
             Token::Listener => (0, 0),
-            Token::Signals => (1, 0),
-            Token::Connection(id) => (2, id),
-            Token::V4(id) => (3, id),
-            Token::Arp(id) => (4, id),
-            Token::V6(id) => (5, id),
+            Token::Connection(id) => (1, id),
+            Token::V4(id) => (2, id),
+            Token::Arp(id) => (3, id),
+            Token::V6(id) => (4, id),
         };
         id << KIND_BITS | kind
     }
@@ -38,11 +35,10 @@ impl Token {
         let id = number >> KIND_BITS;
         Some(match number & ((1 << KIND_BITS) - 1) {
             0 => Token::Listener,
-            1 => Token::Signals,
-            2 => Token::Connection(id),
-            3 => Token::V4(id),
-            4 => Token::Arp(id),
-            5 => Token::V6(id),
+            1 => Token::Connection(id),
+            2 => Token::V4(id),
+            3 => Token::Arp(id),
+            4 => Token::V6(id),
             _ => return None,
         })
     }
@@ -54,14 +50,8 @@ mod tests {
 
     #[test]
     fn there_and_back() {
-        let all = [
-            Token::Listener,
-            Token::Signals,
-            Token::Connection(7),
-            Token::V4(7),
-            Token::Arp(7),
-            Token::V6(7),
-        ];
+        let all =
+            [Token::Listener, Token::Connection(7), Token::V4(7), Token::Arp(7), Token::V6(7)];
         for token in all {
             assert_eq!(Token::of(token.number()), Some(token));
         }

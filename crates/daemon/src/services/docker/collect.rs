@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use kernel::living::{Census, Life};
+use service_kit::clock;
+use service_kit::log;
 
 use super::driver::Driver;
 use super::journal::{Endpoint, Network, Phase, short};
 use super::sandbox::life;
-use crate::{clock, log};
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
 impl Driver {
     /// Removes endpoints that no container has.
     pub(super) fn collect(&self) {
-        let now_s = clock::now().at.as_millis() / 1000;
+        let now_s = clock::boot_ms() / 1000;
         let census = Census::new();
         for endpoint in self.journal.endpoints() {
             let Some(why) = self.is_stale(&endpoint, now_s, &census) else { continue };
@@ -87,7 +88,7 @@ impl Driver {
 
     /// Says whether containers may be on a network, or on their way there.
     pub(super) fn may_be_in_use(&self, network: &Network) -> bool {
-        let now_s = clock::now().at.as_millis() / 1000;
+        let now_s = clock::boot_ms() / 1000;
         let census = Census::new();
         let is_in_use = |endpoint: &Endpoint| match endpoint.phase {
             _ if endpoint.boot_id != self.boot_id => false,

@@ -15,13 +15,14 @@ use cnm::network::{
 use cnm::{Nothing, ipam as ipam_messages};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use service_kit::clock;
+use service_kit::log;
+use service_kit::log::Subject;
 use state::Roots;
 
 use super::journal::{Endpoint, Journal, short};
 use super::pending_calls::{self, Intent, Intents};
 use super::sandbox::Engine;
-use crate::log::Subject;
-use crate::{clock, log};
 
 /// How long a call waits for another call for the same endpoint or network.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -226,7 +227,7 @@ impl Driver {
     ) -> Result<(), Error> {
         endpoint.phase = phase;
         endpoint.boot_id.clone_from(&self.boot_id);
-        endpoint.since_s = clock::now().at.as_millis() / 1000;
+        endpoint.since_s = clock::boot_ms() / 1000;
         self.journal.put_endpoint(endpoint)
     }
 

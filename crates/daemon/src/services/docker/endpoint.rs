@@ -23,13 +23,13 @@ use firewall::pods::PodsTable;
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use serde_json::json;
+use service_kit::log;
 
 use super::driver::{Driver, texts};
 use super::handover::{self, Holder};
 use super::journal::{Endpoint, Layout, Network, Phase, short};
 use super::sandbox::Engine;
 use super::{orphans, policy_routing, ports};
-use crate::log;
 
 /// Capabilities, by the names of the CNI conventions.
 const IPS: &str = "ips";

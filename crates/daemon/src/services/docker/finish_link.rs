@@ -18,11 +18,11 @@ use kernel::route::{
     RouteSocket, TABLE_MAIN,
 };
 use kernel::sysctl::Sysctl;
+use service_kit::log;
 
 use super::driver::Driver;
 use super::handover::{find_ours, kernel_error, open_if_there};
 use super::journal::{Endpoint, Layout, Phase, short};
-use crate::log;
 
 /// How long a container may take from Join to its start.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Driver {
 
     /// Resumes endpoints that a previous driver may not have finished.
     pub(super) fn settle_recent(self: &Arc<Self>) {
-        let now_s = crate::clock::now().at.as_millis() / 1000;
+        let now_s = service_kit::clock::boot_ms() / 1000;
         for endpoint in self.journal.endpoints() {
             let recent = now_s.saturating_sub(endpoint.since_s) < TIMEOUT.as_secs();
             if endpoint.boot_id == self.boot_id && endpoint.phase == Phase::Joined && recent {

@@ -17,13 +17,13 @@ use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
 use plugins::chained::{sbr, tuning};
+use service_kit::clock;
 use state::Roots;
 
 use super::endpoint::alias;
 use super::finish_link;
 use super::handover::{find_ours, kernel_error, open_if_there};
 use super::journal::{Endpoint, Journal, Phase};
-use crate::clock;
 
 /// Plugins that are not called, for a reason of the driver's own: it sets up differently what they
 /// make in a container's namespace. The tables of `sbr` are others, and sysctls that `tuning` sets
@@ -131,7 +131,7 @@ impl DriverRecords {
     /// Says whether a container has had the interface for so long that Docker and the driver are
     /// done with it.
     fn is_at_rest(&self, endpoint: &Endpoint) -> bool {
-        let now_s = clock::now().at.as_millis() / 1000;
+        let now_s = clock::boot_ms() / 1000;
         endpoint.phase == Phase::Joined
             && endpoint.boot_id == self.boot_id
             && finish_link::TIMEOUT.as_secs() <= now_s.saturating_sub(endpoint.since_s)

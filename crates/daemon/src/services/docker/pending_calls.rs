@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cni::{Error, code};
 use cnm::method::Method;
+use service_kit::clock;
 use state::Durability;
-
-use crate::clock;
 
 /// How long Docker repeats a call (30 s), and a margin.
 const LIFETIME_MS: u64 = 60_000;
@@ -55,7 +54,7 @@ impl Intents {
     pub(super) fn open(dir: &Path) -> Result<Self, state::FileError> {
         state::create_directory(dir, 0o700)?;
         state::remove_abandoned(dir);
-        let began_ms = clock::now().at.as_millis();
+        let began_ms = clock::boot_ms();
         Ok(Intents {
             dir: dir.to_owned(),
             count: AtomicU64::new(0),
@@ -67,7 +66,7 @@ impl Intents {
     /// Writes a note of a call.
     pub(super) fn note(&self, method: Method, body: &[u8]) -> Intent {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let (pid, now_ms) = (std::process::id(), clock::now().at.as_millis());
+        let (pid, now_ms) = (std::process::id(), clock::boot_ms());
         let is_over = LIFETIME_MS <= now_ms.saturating_sub(self.began_ms);
         if is_over && !self.is_swept.swap(true, Ordering::Relaxed) {
             self.left();
@@ -85,7 +84,7 @@ impl Intents {
 
     /// Lists the calls that earlier drivers had under way; removes notes that are too old.
     pub(super) fn left(&self) -> Vec<LeftoverIntent> {
-        let now_ms = clock::now().at.as_millis();
+        let now_ms = clock::boot_ms();
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut found = Vec::new();
         for entry in entries {

@@ -85,7 +85,7 @@ impl Driver {
             gateway: None,
             engine: asker.engine.map(|engine| engine.to_string()),
             chosen: asked.pool.is_empty(),
-            asked_ms: crate::clock::now().at.as_millis(),
+            asked_ms: service_kit::clock::boot_ms(),
         };
         let pool_id = pool.id_of(&name);
         pool.holds.insert(name, hold);

@@ -13,17 +13,14 @@ use std::time::{Duration, Instant};
 use cnm::Failure;
 use cnm::http::{self, HttpError, IncomingMessage, Kind, Message};
 use cnm::method::Method;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use service_kit::event_loop::Rounds;
+use service_kit::listen::ACCEPT_RETRY_DELAY;
+use service_kit::log;
+use service_kit::process::LONG;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
 use super::subject::with_short_ids;
-use crate::bell::Bell;
-use crate::health::Health;
-use crate::listen::ACCEPT_RETRY_DELAY;
-use crate::log;
-use crate::services::setup::LONG;
 
 /// The longest body that is read. A container that publishes every port of three protocols would
 /// need 17 MB; none does.
@@ -46,27 +43,26 @@ pub(super) struct Server {
     pub(super) count: AtomicU64,
 }
 
-/// Accepts connections until there is something to read from `signals`.
-pub(super) fn accept(
-    server: &Arc<Server>,
-    listener: &UnixListener,
-    signals: &Bell,
-    health: &Health,
-) -> Result<(), Errno> {
-    loop {
-        health.turns();
-        let pause = Timespec::try_from(health.pause(LONG)).ok();
-        let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        match poll(&mut ready, pause.as_ref()) {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(errno) => return Err(errno),
-        }
-        if !ready[0].revents().is_empty() {
+/// The number of the socket in the loop.
+pub(super) const LISTENER: u64 = 0;
+
+/// The socket, from which the loop takes connections.
+pub(super) struct Socket<'l> {
+    pub(super) server: Arc<Server>,
+    pub(super) listener: &'l UnixListener,
+}
+
+impl Rounds for Socket<'_> {
+    fn until_due(&self) -> Duration {
+        LONG
+    }
+
+    fn round(&mut self, ready: &[u64]) -> io::Result<()> {
+        if !ready.contains(&LISTENER) {
             return Ok(());
         }
-        match listener.accept() {
-            Ok((stream, _)) => server.begin(stream),
+        match self.listener.accept() {
+            Ok((stream, _)) => self.server.begin(stream),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -77,6 +73,7 @@ pub(super) fn accept(
                 std::thread::sleep(ACCEPT_RETRY_DELAY);
             }
         }
+        Ok(())
     }
 }
 

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use service_kit::log::Subject;
 
 use super::driver::Driver;
 use super::journal::{Endpoint, short};
-use crate::log::Subject;
 
 /// The names in calls, for both interfaces (network and IPAM).
 #[derive(Debug, Default, Deserialize)]

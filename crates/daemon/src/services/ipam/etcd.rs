@@ -1,13 +1,13 @@
 //! Records in etcd. Every write is one transaction that compares the record's revision.
 
+use cluster_client::etcd::{
+    ByteString, ConnectError, EtcdError, EtcdFiles, Header, Pages, Pair, RangeAnswer,
+    TransactionAnswer, bytes,
+};
 use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
-use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::super::etcd::{
-    ConnectError, EtcdError, EtcdFiles, Header, Pages, Pair, RangeAnswer, TransactionAnswer, bytes,
-};
 use super::http::{ANSWER_TIME, wait};
 
 /// The prefix of our records' keys.
@@ -15,7 +15,7 @@ pub(super) const PREFIX: &str = "/netwright/ipam/";
 
 #[derive(Debug)]
 pub(super) struct Etcd {
-    etcd: super::super::etcd::Etcd,
+    etcd: cluster_client::etcd::Etcd,
     handle: Handle,
     /// Each answer names its cluster and that cluster's revision.
     moments: Moments,
@@ -38,12 +38,10 @@ impl HeadedAnswer for TransactionAnswer {
     }
 }
 
-impl From<EtcdError> for StoreError {
-    fn from(error: EtcdError) -> Self {
-        match error {
-            EtcdError::Away(why) => StoreError::Away(why),
-            EtcdError::Refused(why) => StoreError::Refused(why),
-        }
+fn store_error(error: EtcdError) -> StoreError {
+    match error {
+        EtcdError::Away(why) => StoreError::Away(why),
+        EtcdError::Refused(why) => StoreError::Refused(why),
     }
 }
 
@@ -54,7 +52,7 @@ impl Etcd {
         files: &EtcdFiles,
         handle: Handle,
     ) -> Result<Self, ConnectError> {
-        let etcd = super::super::etcd::Etcd::new(endpoints, files)?;
+        let etcd = cluster_client::etcd::Etcd::new(endpoints, files)?;
         Ok(Etcd { etcd, handle, moments: Moments::default() })
     }
 
@@ -69,7 +67,7 @@ impl Etcd {
     fn ask<T: HeadedAnswer>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
         let begun = self.moments.begin();
         // It gives up a member earlier.
-        let question = async { self.etcd.ask::<T>(call, body).await.map_err(StoreError::from) };
+        let question = async { self.etcd.ask::<T>(call, body).await.map_err(store_error) };
         let answer = wait(&self.handle, ANSWER_TIME, question)?;
         let header = answer.header();
         if let Ok(revision) = header.revision.parse() {

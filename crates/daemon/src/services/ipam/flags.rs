@@ -8,12 +8,11 @@ use agent::load::Surroundings;
 use agent::setting::ServerUrl;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
+use cluster_client::etcd::EtcdFiles;
+use service_kit::command_line::Invocation;
+use service_kit::own_user;
+use service_kit::stop::Stop;
 use state::Roots;
-
-use super::super::Stop;
-use super::super::etcd::EtcdFiles;
-use crate::command_line::Invocation;
-use crate::own_user;
 
 const APPLY: &str = "apply";
 const FORGET: &str = "forget";

@@ -26,7 +26,7 @@ pub(super) fn wait<T>(
         };
         if let Err(StoreError::Away(_)) = answer {
             // A random part, so that not all ask again at once.
-            let pause = MIN_RETRY_DELAY_MS + crate::clock::seed() % MIN_RETRY_DELAY_MS;
+            let pause = MIN_RETRY_DELAY_MS + service_kit::clock::seed() % MIN_RETRY_DELAY_MS;
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         answer

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use cluster_ipam::import::{self, ImportReport, ImportSource, PLURALS, Plan};
 use serde_json::json;
+use service_kit::stdio;
+use service_kit::stop::{Stop, failed};
 
-use super::super::Stop;
-use super::super::setup::failed;
 use super::flags::{Flags, Import};
 use super::{objects, store};
 
@@ -43,7 +43,7 @@ pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     } else {
         shown(&plan, applied.as_ref())
     };
-    let printed = crate::print(&text);
+    let printed = stdio::print(&text);
     match applied {
         Some(applied) if !applied.refused.is_empty() => {
             Err(Stop::Failed(format!("{} addresses are in use by now", applied.refused.len())))

@@ -7,16 +7,16 @@
 
 use std::path::Path;
 
+use cluster_client::api_server::{self, ConnectError};
 use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::api::{GroupVersionKind, Preconditions};
 use serde_json::{Value, json};
+use service_kit::stop::words;
 use tokio::runtime::Handle;
 
-use super::super::kubernetes::{self, ConnectError};
-use super::super::setup::words;
 use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
 
 /// The group of our kinds.
@@ -51,7 +51,7 @@ impl Objects {
         handle: Handle,
     ) -> Result<Self, ConnectError> {
         // The client cannot know whether a write may be repeated.
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, false).await?;
+        let client = api_server::client(kubeconfig, CONNECT_TIME, false).await?;
         Ok(Objects { client, handle, moments: Moments::default() })
     }
 

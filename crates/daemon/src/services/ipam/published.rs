@@ -1,13 +1,13 @@
 //! What the service publishes, for other services that read it: records in the API server, or in
 //! etcd.
 
+use cluster_client::api_server::watch_config;
+use cluster_client::etcd::Pair;
 use cluster_ipam::store::{Entry, Kind};
 use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::runtime::watcher;
 
-use super::super::etcd::Pair;
-use super::super::kubernetes::watch_config;
 use super::{etcd, objects};
 
 /// Returns the API of a kind of records, and how to watch those of a space.

@@ -7,9 +7,8 @@ use cluster_ipam::Node;
 use cluster_ipam::network::Network;
 use node_api::ipam::{Answer, Request};
 use node_api::{Refusal, inbox};
+use service_kit::line_server::Answers;
 use tokio::sync::Semaphore;
-
-use super::super::line_server::Answers;
 
 /// How many requests that may have to wait for a server are worked on at once: the other threads
 /// are for DEL, which waits for no server.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cluster_client::etcd::EtcdFiles;
 use cluster_ipam::store::{Store, SureStore};
 use serde_json::json;
 use testkit::kube::KubeApi;
@@ -18,7 +19,6 @@ use testkit::{Lab, Place as _};
 use tokio::runtime::Handle;
 
 use self::world::{Plan, World};
-use super::super::etcd::EtcdFiles;
 use super::{ATTEMPTS, etcd, objects};
 
 fn plan() -> Plan {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use cluster_ipam::Reclaimer;
 use cluster_ipam::store::{Store, StoreError};
+use service_kit::health::Health;
 
 use super::service::Service;
 use super::{BootClock, own_addresses};
-use crate::health::Health;
 
 /// The pause between looks for changes: records are for people, who wait a second.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,7 +68,8 @@ pub(super) async fn tend(service: Arc<Service>, underlay: Vec<IpAddr>, health: H
             }
         }
         // A random part, so that not all nodes come at once when a server is back.
-        let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 4 + 1).unwrap_or(1);
+        let more =
+            service_kit::clock::seed() % u64::try_from(pause.as_millis() / 4 + 1).unwrap_or(1);
         tokio::time::sleep(pause + Duration::from_millis(more)).await;
     }
 }
@@ -99,7 +100,8 @@ pub(super) async fn reclaim(service: Arc<Service>, store: Arc<dyn Store>, lease:
             Err(StoreError::Away(_)) => {}
             Err(error) => tracing::warn!(%error, "cannot check other nodes"),
         }
-        let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+        let more =
+            service_kit::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
         tokio::time::sleep(pause + Duration::from_millis(more)).await;
     }
 }

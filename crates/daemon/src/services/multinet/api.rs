@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
 
+pub(super) use cluster_client::api_server::ApiError;
+use cluster_client::api_server::{self, CONNECT_TIME, ConnectError, patch_params, within};
+use cluster_client::follow::Follow;
+pub(super) use cluster_client::follow::{ObjectEvent, Objects};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api as Collection, ApiResource, DynamicObject, GroupVersionKind};
-use kube::api::{PartialObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::watcher::watcher;
+use kube::api::{PartialObjectMeta, Patch, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Sender;
 
-use super::super::kubernetes::{self, CONNECT_TIME, ConnectError, follow, within};
-pub(super) use super::super::kubernetes::{ApiError, Change};
-use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
+pub(super) use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Our name: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
@@ -42,22 +42,21 @@ impl Debug for Api {
 impl Api {
     /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet.
     pub(super) async fn new(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await?;
-        let watching = kubernetes::watching_client(kubeconfig, CONNECT_TIME).await?;
+        let client = api_server::client(kubeconfig, CONNECT_TIME, true).await?;
+        let watching = api_server::watching_client(kubeconfig, CONNECT_TIME).await?;
         Ok(Api { client, watching })
     }
 
-    /// Reports the pods of a node, until the receiver is gone.
-    pub(super) async fn follow_pods(&self, node: &str, to: Sender<Change<PodFacts>>) {
+    /// Follows the pods of a node.
+    pub(super) fn follow_pods(&self, node: &str) -> Objects<PodFacts> {
         let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.watching.clone());
-        let config = kubernetes::watch_config().fields(&format!("spec.nodeName={node}"));
-        follow(watcher(pods, config), pod_facts, to).await;
+        Follow::new(pods).fields(&format!("spec.nodeName={node}")).begin(pod_facts)
     }
 
-    /// Reports all definitions, until the receiver is gone.
-    pub(super) async fn follow_definitions(&self, to: Sender<Change<DefinitionFacts>>) {
+    /// Follows all definitions.
+    pub(super) fn follow_definitions(&self) -> Objects<DefinitionFacts> {
         let all = Collection::all_with(self.watching.clone(), &definition_kind());
-        follow(watcher(all, kubernetes::watch_config()), definition_facts, to).await;
+        Follow::new(all).begin(definition_facts)
     }
 
     /// Reads a pod.
@@ -109,7 +108,7 @@ impl Api {
     ) -> Result<(), ApiError> {
         let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": annotations}});
-        let (params, patch) = (patch_params(), Patch::Merge(&patch));
+        let (params, patch) = (patch_params(MANAGER), Patch::Merge(&patch));
         match within(pods.patch_status(&pod.name, &params, &patch)).await {
             Err(ApiError::Refused(what)) if what.contains("metadata.uid") => {
                 Err(ApiError::Gone(what))
@@ -128,7 +127,7 @@ impl Api {
     ) -> Result<(), ApiError> {
         let events: Collection<Event> = Collection::namespaced(self.client.clone(), namespace);
         if let Some(patch) = patch {
-            match within(events.patch(name, &patch_params(), &Patch::Merge(patch))).await {
+            match within(events.patch(name, &patch_params(MANAGER), &Patch::Merge(patch))).await {
                 Err(ApiError::Gone(_)) => {}
                 other => return other.map(|_| ()),
             }
@@ -153,12 +152,10 @@ impl Api {
     ) -> Result<(), ApiError> {
         let nodes: Collection<Node> = Collection::all(self.client.clone());
         let patch = json!({"metadata": {"labels": labels}});
-        within(nodes.patch_metadata(node, &patch_params(), &Patch::Merge(&patch))).await.map(|_| ())
+        within(nodes.patch_metadata(node, &patch_params(MANAGER), &Patch::Merge(&patch)))
+            .await
+            .map(|_| ())
     }
-}
-
-fn patch_params() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 fn definition_kind() -> ApiResource {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use agent::config::StatusForm;
 use npwg::policy::Policy;
 use npwg::status::Form;
+use service_kit::command_line::Invocation;
+use service_kit::stop::Stop;
 
-use super::super::Stop;
 use super::plan::Defaults;
-use crate::command_line::Invocation;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flags {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use state::{Durability, FileError};
 
-use super::api::Change;
+use super::api::ObjectEvent;
 use super::facts::Fact;
 
 /// How many objects of a kind are kept: for more, the API server is asked each time. A definition
@@ -95,23 +95,23 @@ impl<T: Fact> ObjectCache<T> {
     /// Applies what a watch reports; returns the names of what changed.
     ///
     /// Blocks while files are written.
-    pub(super) fn take(&self, change: Change<T>) -> Vec<String> {
-        match change {
-            Change::Begin => self.lock().listed = Some(BTreeSet::new()),
-            Change::Listed(object) => {
+    pub(super) fn take(&self, event: ObjectEvent<T>) -> Vec<String> {
+        match event {
+            ObjectEvent::Begin => self.lock().listed = Some(BTreeSet::new()),
+            ObjectEvent::Listed(object) => {
                 let id = object.id();
                 if let Some(listed) = &mut self.lock().listed {
                     listed.insert(id.clone());
                 }
                 return self.put(object, id);
             }
-            Change::Changed(object) => {
+            ObjectEvent::Changed(object) => {
                 let id = object.id();
                 self.lock().lost = None;
                 return self.put(object, id);
             }
-            Change::Gone(object) => return self.forget(vec![object.id()]),
-            Change::Complete => {
+            ObjectEvent::Deleted(object) => return self.forget(vec![object.id()]),
+            ObjectEvent::Complete => {
                 let gone = {
                     let mut inner = self.lock();
                     (inner.complete, inner.lost) = (true, None);
@@ -121,7 +121,8 @@ impl<T: Fact> ObjectCache<T> {
                 };
                 return self.forget(gone);
             }
-            Change::Lost(error) => self.lock().lost = Some(error.to_string()),
+            ObjectEvent::Silent(error) => self.lock().lost = Some(error.to_string()),
+            ObjectEvent::Answers => self.lock().lost = None,
         }
         Vec::new()
     }
@@ -182,19 +183,22 @@ mod tests {
         let known = ObjectCache::open(dir.path().join("d")).unwrap();
         assert!(!known.is_usable());
         assert_eq!(known.freshness(), Freshness::Old);
-        known.take(Change::Begin);
-        assert_eq!(known.take(Change::Listed(definition("a", "1"))), ["ns/a"]);
-        known.take(Change::Listed(definition("b", "1")));
-        known.take(Change::Complete);
+        known.take(ObjectEvent::Begin);
+        assert_eq!(known.take(ObjectEvent::Listed(definition("a", "1"))), ["ns/a"]);
+        known.take(ObjectEvent::Listed(definition("b", "1")));
+        known.take(ObjectEvent::Complete);
         assert_eq!(known.freshness(), Freshness::Live);
-        known.take(Change::Lost(ApiError::Away("gone".to_owned())));
+        known.take(ObjectEvent::Silent(ApiError::Away("gone".to_owned())));
+        assert!(matches!(known.freshness(), Freshness::Lost(_)));
+        known.take(ObjectEvent::Answers);
+        assert_eq!(known.freshness(), Freshness::Live);
         let next = ObjectCache::<DefinitionFacts>::open(dir.path().join("d")).unwrap();
         assert!(next.is_usable());
         assert_eq!(next.get("ns/a"), Some(definition("a", "1")));
         // What the next list does not name is gone.
-        next.take(Change::Begin);
-        assert_eq!(next.take(Change::Listed(definition("a", "1"))), Vec::<String>::new());
-        assert_eq!(next.take(Change::Complete), ["ns/b"]);
+        next.take(ObjectEvent::Begin);
+        assert_eq!(next.take(ObjectEvent::Listed(definition("a", "1"))), Vec::<String>::new());
+        assert_eq!(next.take(ObjectEvent::Complete), ["ns/b"]);
         assert_eq!(
             ObjectCache::<DefinitionFacts>::open(dir.path().join("d")).unwrap().all().len(),
             1
@@ -205,8 +209,8 @@ mod tests {
     fn memory_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let known = ObjectCache::open(dir.path().join("d")).unwrap();
-        known.take(Change::Changed(definition("a", "1")));
-        known.take(Change::Changed(definition("a", &"x".repeat(LONGEST))));
+        known.take(ObjectEvent::Changed(definition("a", "1")));
+        known.take(ObjectEvent::Changed(definition("a", &"x".repeat(LONGEST))));
         assert_eq!(known.get("ns/a"), None, "the API server is asked instead");
     }
 

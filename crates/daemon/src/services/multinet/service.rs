@@ -12,10 +12,10 @@ use node_api::multinet::{
 use node_api::{Pod, Refusal, inbox};
 use npwg::annotation;
 use npwg::status::{self, Status};
+use service_kit::line_server::Answers;
 use state::FileError;
 use tokio::sync::{Notify, Semaphore};
 
-use super::super::line_server::Answers;
 use super::api::{Api, ApiError};
 use super::devices::{Devices, PodDevices};
 use super::events::{Events, Tone};
@@ -420,8 +420,8 @@ impl Service {
 
     /// Queues an Event about a pod to be written.
     pub(super) fn tell(&self, pod: &PodFacts, tone: Tone, reason: &str, message: &str) {
-        let now = crate::clock::rfc3339(crate::clock::now().wall.as_millis());
-        let item = self.events.item(pod, tone, reason, message, (&now, crate::clock::seed()));
+        let now = service_kit::clock::rfc3339(service_kit::clock::wall_ms());
+        let item = self.events.item(pod, tone, reason, message, (&now, service_kit::clock::seed()));
         if let Err(error) = self.outbox.put(item) {
             tracing::warn!(%error, pod = pod.id(), reason, message, "cannot queue an Event");
         }

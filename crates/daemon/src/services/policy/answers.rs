@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use firewall::pods::ipvs;
 use policy::{Pod, Protocol, Traffic};
-
-use crate::exchange::Answer;
+use service_kit::exchange::Answer;
 
 use super::cuts;
 use super::drops::{self, Drops, Page};

@@ -9,18 +9,21 @@
 //! the newer one is not served.
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{Either, FutureExt as _, join_all, select};
+use cluster_client::api_server::{self, ApiError};
+use cluster_client::follow::{Follow, ObjectEvent, Objects};
+use futures_util::future::{Either, join_all, select};
 use kube::Client;
-use kube::api::{Api, ListParams};
-use kube::runtime::watcher::{Config, watcher};
+use kube::api::Api;
 use policy::Refusal;
 use serde::de::DeserializeOwned;
+use service_kit::outlet::Outlet;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,22 +32,9 @@ use super::kinds::{Kind, Object};
 use super::server::{Order, ThreadEvent};
 use super::slim::{self, SlimObject};
 use super::writer::Writer;
-use crate::services::kubernetes::{
-    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
-};
-use crate::services::outlet::Outlet;
-use crate::services::setup::words;
 
-/// Pauses between attempts to find the server: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-
-/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
-/// attempt that fails takes less time.
-const QUIET: Duration = Duration::from_secs(15);
-
-/// How many changes may wait for the loop's inlet, and how many objects of lists may wait in it: a
-/// list that is read faster than the loop takes it would be in memory twice.
-const WAITING: usize = 64;
+/// How many objects of lists may wait in the loop's inlet: a list that is read faster than the loop
+/// takes it would be in memory twice.
 const MOST_LISTED: usize = 1000;
 
 /// How many objects a page of pods has: 2 MB.
@@ -85,31 +75,23 @@ impl Cluster {
         };
         let [namespaces, nodes, policies, cluster_policies, multi_policies, pods] =
             Kind::ALL.map(&mut again);
-        let plain = watch_config();
-        let of_pods = watch_config().page_size(PAGE_OF_PODS).fields(NOT_FINISHED);
+        let pods_of = |follow: Follow<slim::Pods>| follow.page(PAGE_OF_PODS).fields(NOT_FINISHED);
         let is_older = Arc::new(AtomicBool::new(false));
         let following = [
-            self.spawn::<slim::Namespaces>(&client, Kind::Namespaces, plain.clone(), namespaces),
-            self.spawn::<slim::Nodes>(&client, Kind::Nodes, plain.clone(), nodes),
-            self.spawn::<slim::NetworkPolicies>(
-                &client,
-                Kind::NetworkPolicies,
-                plain.clone(),
-                policies,
-            ),
+            self.spawn::<slim::Namespaces>(&client, Kind::Namespaces, identity, namespaces),
+            self.spawn::<slim::Nodes>(&client, Kind::Nodes, identity, nodes),
+            self.spawn::<slim::NetworkPolicies>(&client, Kind::NetworkPolicies, identity, policies),
             self.spawn_either::<slim::ClusterNetworkPolicies, slim::EarlierClusterNetworkPolicies>(
                 &client,
                 Kind::ClusterNetworkPolicies,
-                plain.clone(),
                 (cluster_policies, is_older.clone()),
             ),
             self.spawn_either::<slim::MultiNetworkPolicies, slim::EarlierMultiNetworkPolicies>(
                 &client,
                 Kind::MultiNetworkPolicies,
-                plain,
                 (multi_policies, Arc::default()),
             ),
-            self.spawn::<slim::Pods>(&client, Kind::Pods, of_pods, pods),
+            self.spawn::<slim::Pods>(&client, Kind::Pods, pods_of, pods),
         ];
         let writer = Writer::start(client, self.outlet.clone(), is_older);
         while let Some(order) = orders.recv().await {
@@ -124,33 +106,27 @@ impl Cluster {
         join_all(following).await;
     }
 
-    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
-    /// it.
+    /// Finds the server.
     async fn client(&self) -> Client {
-        let mut pause = RETRY.0;
-        loop {
-            let kubeconfig = self.source.kubeconfig.as_deref();
-            match kubernetes::watching_client(kubeconfig, CONNECT_TIME).await {
-                Ok(client) => return client,
-                Err(error) => {
-                    for kind in Kind::ALL {
-                        self.outlet.tell(Event::Silent(kind, words(&error)).into());
-                    }
-                }
+        let silent = |why: String| {
+            for kind in Kind::ALL {
+                self.outlet.tell(Event::Silent(kind, why.clone()).into());
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
-        }
+        };
+        api_server::find(self.source.kubeconfig.as_deref(), silent).await
     }
 
+    /// Follows a kind. `which` says which of its objects, and how.
     fn spawn<K: FollowedKind>(
         &self,
         client: &Client,
         kind: Kind,
-        config: Config,
+        which: impl FnOnce(Follow<K>) -> Follow<K>,
         relist: Receiver<()>,
     ) -> tokio::task::JoinHandle<()> {
-        tokio::spawn(self.follower::<K>(client, kind, config).run(relist))
+        let Follower { follow, kind, outlet, places, interval } = self.follower(client, kind);
+        let follower = Follower { follow: which(follow), kind, outlet, places, interval };
+        tokio::spawn(follower.run(relist))
     }
 
     /// Follows a kind in the version that is served, and in the newer one of both. Notes whether
@@ -159,11 +135,10 @@ impl Cluster {
         &self,
         client: &Client,
         kind: Kind,
-        config: Config,
         (mut relist, is_older): (Receiver<()>, Arc<AtomicBool>),
     ) -> tokio::task::JoinHandle<()> {
-        let newer = self.follower::<N>(client, kind, config.clone());
-        let older = self.follower::<O>(client, kind, config);
+        let newer = self.follower::<N>(client, kind);
+        let older = self.follower::<O>(client, kind);
         tokio::spawn(async move {
             loop {
                 match follow_either(&newer, &older, &is_older, &mut relist).await {
@@ -175,16 +150,10 @@ impl Cluster {
         })
     }
 
-    fn follower<K: FollowedKind>(
-        &self,
-        client: &Client,
-        kind: Kind,
-        config: Config,
-    ) -> Follower<K> {
+    fn follower<K: FollowedKind>(&self, client: &Client, kind: Kind) -> Follower<K> {
         Follower {
-            api: Api::all(client.clone()),
+            follow: Follow::new(Api::all(client.clone())),
             kind,
-            config,
             outlet: self.outlet.clone(),
             places: self.places.clone(),
             interval: self.source.interval,
@@ -212,9 +181,9 @@ where
 {
 }
 
-/// A list and a watch that go on as long as this is polled, and what they report.
-type WatchFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-type ObjectChange = Change<Result<Object, Refusal>>;
+/// What is reported of a kind.
+type KindEvent = ObjectEvent<Result<Object, Refusal>>;
+type KindObjects = Objects<Result<Object, Refusal>>;
 
 /// Follows one of two versions of a kind, until it is to begin anew. A start has to wait for the
 /// server's answer, so it asks for both at once.
@@ -224,11 +193,10 @@ async fn follow_either<N: FollowedKind, O: FollowedKind>(
     is_older: &AtomicBool,
     relist: &mut Receiver<()>,
 ) -> End {
-    let (mut newer_runs, mut of_newer) = newer.begin();
-    let (mut older_runs, mut of_older) = older.begin();
+    let (mut of_newer, mut of_older) = (newer.begin(), older.begin());
     let (said, said_of_older) = {
-        let newer_says = pin!(answer(&mut newer_runs, &mut of_newer));
-        let older_says = pin!(answer(&mut older_runs, &mut of_older));
+        let newer_says = pin!(answer(&mut of_newer));
+        let older_says = pin!(answer(&mut of_older));
         match select(newer_says, older_says).await {
             Either::Left((said, older_says)) if is_missing(&said) => (said, older_says.await),
             Either::Left((said, _)) => (said, Vec::new()),
@@ -237,11 +205,11 @@ async fn follow_either<N: FollowedKind, O: FollowedKind>(
     };
     is_older.store(is_missing(&said), Ordering::SeqCst);
     let end = if !is_missing(&said) {
-        drop((older_runs, of_older));
-        newer.follow_on(newer_runs, said, of_newer, relist).await
+        drop(of_older);
+        newer.listen(said, of_newer, relist).await
     } else if !is_missing(&said_of_older) {
-        drop((newer_runs, of_newer));
-        older.follow_on(older_runs, said_of_older, of_older, relist).await
+        drop(of_newer);
+        older.listen(said_of_older, of_older, relist).await
     } else {
         return End::NoKind;
     };
@@ -252,32 +220,28 @@ async fn follow_either<N: FollowedKind, O: FollowedKind>(
     }
 }
 
-/// Runs a watch until its server has answered; returns what the watch has reported by then.
-async fn answer(runs: &mut WatchFuture, changes: &mut Receiver<ObjectChange>) -> Vec<ObjectChange> {
+/// Waits until the server has answered; returns what has been reported by then.
+async fn answer(objects: &mut KindObjects) -> Vec<KindEvent> {
     let mut said = Vec::new();
-    loop {
-        let next = pin!(changes.recv());
-        let Either::Right((Some(change), _)) = select(&mut *runs, next).await else {
-            return said;
-        };
-        let is_answer = !matches!(change, Change::Begin);
-        said.push(change);
+    while let Some(event) = objects.next().await {
+        let is_answer = !matches!(event, ObjectEvent::Begin);
+        said.push(event);
         if is_answer {
-            return said;
+            break;
         }
     }
+    said
 }
 
 /// Reports whether the server has said that it does not have a kind.
-fn is_missing(said: &[ObjectChange]) -> bool {
-    matches!(said.last(), Some(Change::Lost(ApiError::Gone(_))))
+fn is_missing(said: &[KindEvent]) -> bool {
+    matches!(said.last(), Some(ObjectEvent::Silent(ApiError::Gone(_))))
 }
 
 /// Follows the objects of a kind.
 struct Follower<K> {
-    api: Api<K>,
+    follow: Follow<K>,
     kind: Kind,
-    config: Config,
     outlet: Arc<Outlet<ThreadEvent>>,
     /// Places in the outlet for objects of lists, of all kinds.
     places: Arc<Semaphore>,
@@ -312,94 +276,57 @@ impl<K: FollowedKind> Follower<K> {
         self.tell(Event::Begin(self.kind));
         self.tell(Event::Complete(self.kind));
         // Not all nodes at once.
-        let part = f64::from(u16::try_from(crate::clock::seed() % 1000).unwrap_or(0));
+        let part = f64::from(u16::try_from(service_kit::clock::seed() % 1000).unwrap_or(0));
         let pause = self.interval.mul_f64(1.0 + part / 5000.0);
         let _ = tokio::time::timeout(pause, relist.recv()).await;
     }
 
     /// Lists and watches, until that is to begin anew.
     async fn follow_once(&self, relist: &mut Receiver<()>) -> End {
-        let (runs, changes) = self.begin();
-        self.follow_on(runs, Vec::new(), changes, relist).await
+        self.listen(Vec::new(), self.begin(), relist).await
     }
 
     /// Begins to list and watch. What is reported waits to be taken.
-    fn begin(&self) -> (WatchFuture, Receiver<ObjectChange>) {
-        let (to, changes) = channel(WAITING);
+    fn begin(&self) -> KindObjects {
         let kind = self.kind;
-        let read = move |object: K| Object::of(kind, object.object());
-        let stream = watcher(self.api.clone(), self.config.clone());
-        let runs: WatchFuture = Box::pin(follow(stream, read, to).fuse());
-        (runs, changes)
+        self.follow.begin(move |object: K| Object::of(kind, object.object()))
     }
 
-    /// Goes on with the list and watch, until it is to begin anew. `said` are the reports that were
-    /// taken already.
-    async fn follow_on(
-        &self,
-        runs: WatchFuture,
-        said: Vec<ObjectChange>,
-        changes: Receiver<ObjectChange>,
-        relist: &mut Receiver<()>,
-    ) -> End {
-        let listening = pin!(self.listen(said, changes, relist));
-        match select(runs, listening).await {
-            Either::Left(((), _)) => End::Over,
-            Either::Right((end, _)) => end,
-        }
-    }
-
-    /// Passes on what the watch reports, until it is to begin anew.
+    /// Passes on what is reported, until that is to begin anew. `said` are the events that were taken
+    /// already.
     async fn listen(
         &self,
-        said: Vec<ObjectChange>,
-        mut changes: Receiver<ObjectChange>,
+        said: Vec<KindEvent>,
+        mut objects: KindObjects,
         relist: &mut Receiver<()>,
     ) -> End {
         let mut said = said.into_iter();
-        let mut lost = false;
         loop {
-            let change = if let Some(change) = said.next() {
-                Ok(Some(change))
+            let event = if let Some(event) = said.next() {
+                Some(event)
             } else {
-                let wait = if lost { QUIET } else { Duration::MAX };
-                let next = pin!(tokio::time::timeout(wait, changes.recv()));
+                let next = pin!(objects.next());
                 match select(next, pin!(relist.recv())).await {
-                    Either::Left((change, _)) => change,
+                    Either::Left((event, _)) => event,
                     Either::Right((Some(()), _)) => return End::Relist,
                     Either::Right((None, _)) => return End::Over,
                 }
             };
-            let change = match change {
-                Ok(Some(change)) => change,
-                Ok(None) => return End::Over,
-                // The watch seems to be back, and has no change to report.
-                Err(_) => {
-                    let one = ListParams::default().limit(1);
-                    if within(self.api.list_metadata(&one)).await.is_ok() {
-                        lost = false;
-                        self.tell(Event::Answers(self.kind));
-                    }
-                    continue;
-                }
-            };
-            lost = false;
-            let event = match change {
-                Change::Begin => Event::Begin(self.kind),
-                Change::Complete => Event::Complete(self.kind),
-                Change::Listed(Ok(object)) => Event::Listed(object),
-                Change::Changed(Ok(object)) => Event::Changed(object),
-                Change::Gone(Ok(object)) => Event::Gone(object.key()),
-                Change::Listed(Err(refused))
-                | Change::Changed(Err(refused))
-                | Change::Gone(Err(refused)) => Event::Unreadable(refused),
-                Change::Lost(ApiError::Gone(_)) if self.kind.may_be_missing() => {
+            let Some(event) = event else { return End::Over };
+            let event = match event {
+                ObjectEvent::Begin => Event::Begin(self.kind),
+                ObjectEvent::Complete => Event::Complete(self.kind),
+                ObjectEvent::Listed(Ok(object)) => Event::Listed(object),
+                ObjectEvent::Changed(Ok(object)) => Event::Changed(object),
+                ObjectEvent::Deleted(Ok(object)) => Event::Gone(object.key()),
+                ObjectEvent::Listed(Err(refused))
+                | ObjectEvent::Changed(Err(refused))
+                | ObjectEvent::Deleted(Err(refused)) => Event::Unreadable(refused),
+                ObjectEvent::Silent(ApiError::Gone(_)) if self.kind.may_be_missing() => {
                     return End::NoKind;
                 }
-                Change::Lost(error) => {
-                    lost = true;
-                    Event::Silent(self.kind, error.to_string())
-                }
+                ObjectEvent::Silent(error) => Event::Silent(self.kind, error.to_string()),
+                ObjectEvent::Answers => Event::Answers(self.kind),
             };
             let is_listed = matches!(event, Event::Listed(_));
             let place = if is_listed { self.place().await } else { None };

@@ -1,10 +1,10 @@
 //! Which of two versions of a kind is followed.
 
 use serde_json::{Value, json};
+use service_kit::outlet::{self, Inlet};
 use testkit::kube::KubeApi;
 
 use super::*;
-use crate::services::outlet::{self, Inlet};
 
 /// Longer than the server may need for anything.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -76,12 +76,8 @@ async fn go_through_versions<N: FollowedKind, O: FollowedKind>(kind: Kind, objec
     let follows_older = || is_older.load(Ordering::SeqCst);
 
     serve(&[older]);
-    let following = server.cluster.spawn_either::<N, O>(
-        &server.client,
-        kind,
-        watch_config(),
-        (relist, is_older.clone()),
-    );
+    let following =
+        server.cluster.spawn_either::<N, O>(&server.client, kind, (relist, is_older.clone()));
     assert_eq!(server.until("complete").await, listed);
     assert!(follows_older());
 

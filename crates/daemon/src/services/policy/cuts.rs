@@ -27,6 +27,8 @@ use kernel::route::{IpFamily, RouteSocket};
 use node_api::Refusal;
 use node_api::policy::Answer;
 use policy::{Protocol, Traffic};
+use service_kit::health::Health;
+use service_kit::stop::words;
 
 use super::concern::Concern;
 use super::counts::Counts;
@@ -34,8 +36,6 @@ use super::engine::Container;
 use super::inside;
 use super::server::Reply;
 use super::shared::SharedEngine;
-use crate::health::Health;
-use crate::services::setup::words;
 
 /// With more addresses of a family, all connections are listed at once.
 const ONE_BY_ONE: usize = 4;

@@ -19,11 +19,11 @@ use policy::{Direction, Protocol, Traffic, World, explain};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use service_kit::health::Health;
 
 use super::inside;
 use super::log::{self, Counters, DropCounts};
 use super::shared::SharedEngine;
-use crate::health::Health;
 
 /// The version of what is answered.
 const VERSION: u32 = 1;
@@ -273,7 +273,7 @@ fn listen(mut socket: NflogSocket, shared: &SharedEngine, drops: &Drops) -> Stri
             Ok(heard) => heard,
             Err(error) => return cni::Error::from_chain(0, &error).msg,
         };
-        let now = crate::clock::now().wall.as_millis();
+        let now = service_kit::clock::wall_ms();
         let seen = seen_at(shared, &heard);
         let lost = LogBatch { lost: heard.lost, overrun: heard.overrun, ..LogBatch::default() };
         drops.take(lost, now, shared.engine().world(), |_| false);
@@ -437,10 +437,10 @@ fn name(world: &World, address: IpAddr) -> String {
 mod tests {
     use super::super::{objects, of_files};
     use super::*;
-    use crate::health::Manager;
-    use crate::services::setup::LONG;
     use expect_test::expect;
     use firewall::pods::{Logging, PodsTable};
+    use service_kit::health::Manager;
+    use service_kit::process::LONG;
     use testkit::Place as _;
 
     const NOW: u64 = 1_700_000_000_123;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use policy::Refusal;
 use serde_json::Value;
+use service_kit::folders::Folders;
 
 use super::engine::Event;
 use super::kinds::{Key, Kind, Object};
 use super::objects::{self, ObjectFile, Place};
 use super::said::{IgnoredObjects, ObjectClass, Remarks, said};
-use crate::services::folders::Folders;
 
 /// The files.
 #[derive(Debug)]

@@ -21,10 +21,10 @@ use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
 use policy::{Direction, PerDirection, Program, Step, program};
+use service_kit::stop::words;
 
 use super::engine::{Container, Site};
 use super::records::Id;
-use crate::services::setup::words;
 
 /// What stands in containers' namespaces as far as we know.
 #[derive(Debug, Default)]

@@ -8,11 +8,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use service_kit::health::Health;
+use service_kit::process::remove_own_folder;
+use service_kit::stop::words;
 use state::{Durability, FileError};
 
 use super::engine::PolicyCounts;
-use crate::health::Health;
-use crate::services::setup::{remove_own_folder, words};
 
 /// The version of the file.
 const VERSION: u32 = 1;

@@ -15,12 +15,12 @@ use firewall::FirewallError;
 use firewall::element::Table;
 use kernel::events::{LinkEvent, LinkListener, TableListener};
 use plugins::chained::policy::{Findings, Guard};
+use service_kit::health::Health;
+use service_kit::pace::{Pace, thread_time};
+use service_kit::process::LONG;
 use state::{Index, Roots};
 
-use super::super::pace::{Pace, thread_time};
-use super::super::setup::LONG;
 use super::shared::SharedEngine;
-use crate::health::Health;
 
 /// What the service's health calls them.
 const NEED: &str = "links of pods";

@@ -8,6 +8,12 @@ use std::time::Duration;
 
 use node_api::Refusal;
 use node_api::policy::{Answer, Request};
+use service_kit::asynchronous::runtime;
+use service_kit::line_server::{self, Answers};
+use service_kit::listen::Listener;
+use service_kit::outlet::Outlet;
+use service_kit::ready;
+use service_kit::stop::{Stop, failed};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::cluster::{Cluster, Source};
@@ -15,10 +21,6 @@ use super::engine::Event;
 use super::kinds::Kind;
 use super::shared::SharedEngine;
 use super::tell::ServerWrite;
-use crate::listen::Listener;
-use crate::services::line_server::{self, Answers};
-use crate::services::outlet::Outlet;
-use crate::services::{Stop, ready, setup};
 
 /// How long the loop may take to answer: longer than a plugin waits.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -81,13 +83,13 @@ impl Server {
         shared: SharedEngine,
     ) -> Result<Self, Stop> {
         let (orders, taken) = mpsc::unbounded_channel();
-        let runtime = setup::runtime(1)?;
+        let runtime = runtime(1)?;
         let outlet = Arc::new(outlet);
         let desk = Arc::new(Desk { outlet: outlet.clone(), waiting: AtomicU64::new(0) });
         let socket = listener.path.clone();
         {
             let _entered = runtime.enter();
-            line_server::start(desk, listener).map_err(setup::failed)?;
+            line_server::start(desk, listener).map_err(failed)?;
         }
         let thread = std::thread::Builder::new().name("server".to_owned());
         let work = async move {
@@ -97,7 +99,7 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
-        thread.spawn(move || runtime.block_on(work)).map_err(setup::failed)?;
+        thread.spawn(move || runtime.block_on(work)).map_err(failed)?;
         Ok(Server { orders })
     }
 

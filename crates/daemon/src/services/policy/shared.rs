@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use service_kit::bell::Bell;
+
 use super::engine::Engine;
-use crate::bell::Bell;
 
 /// The engine; copies share it. It is held for decisions, and by the loop while that compares the
 /// packet filter with the program.

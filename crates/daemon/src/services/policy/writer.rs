@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cluster_client::api_server::{ApiError, patch_params, within};
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PostParams};
 use serde_json::{Value, json};
+use service_kit::clock;
+use service_kit::outlet::Outlet;
 use tokio::sync::Semaphore;
 
 use super::cluster::FollowedKind;
 use super::server::ThreadEvent;
 use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies};
 use super::tell::{COMPONENT, EventWrite, ServerWrite, StatusWrite};
-use crate::clock;
-use crate::services::kubernetes::{ApiError, within};
-use crate::services::outlet::Outlet;
 
 /// How much is written at once.
 const AT_ONCE: usize = 4;
@@ -58,7 +58,7 @@ impl Writer {
     }
 
     async fn status(&self, write: &StatusWrite) -> Result<(), ApiError> {
-        let now = clock::rfc3339(clock::now().wall.as_millis());
+        let now = clock::rfc3339(clock::wall_ms());
         let since = write.since.as_deref().unwrap_or(&now);
         let mut conditions = write.others.clone();
         conditions.push(write.condition.value(since));
@@ -77,14 +77,13 @@ impl Writer {
     }
 
     async fn patch<K: FollowedKind>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
-        let params =
-            PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
+        let params = patch_params(COMPONENT);
         let all: Api<K> = Api::all(self.client.clone());
         within(all.patch_status(name, &params, &Patch::Merge(patch))).await.map(drop)
     }
 
     async fn event(&self, write: &EventWrite) -> Result<(), ApiError> {
-        let now = Value::from(clock::rfc3339(clock::now().wall.as_millis()));
+        let now = Value::from(clock::rfc3339(clock::wall_ms()));
         let mut body = write.body.clone();
         body["firstTimestamp"] = now.clone();
         body["lastTimestamp"] = now;

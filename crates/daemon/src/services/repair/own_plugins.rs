@@ -13,9 +13,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use agent::installed::{self, DPKG, Disturbance, InstallRecord};
+use service_kit::folders::Folders;
 use state::Roots;
 
-use crate::services::folders::Folders;
 use crate::services::runtimes::Flags;
 
 /// How long putting back may take: another `install` may hold the folder's lock for half a minute.

@@ -9,6 +9,7 @@ use dhcp::{MacAddr, v4, v6};
 use kernel::netns::Netns;
 use kernel::packet::PacketSocket;
 use kernel::route::RouteSocket;
+use service_kit::poll::Interest;
 
 use super::super::context::{Context, NoNetns};
 use super::super::deferred::chain;
@@ -17,7 +18,6 @@ use super::super::sockets::{SendError, V4Sockets, V6Socket};
 use super::super::token::Token;
 use super::look::link_local;
 use super::{HeldLease, Outcome, SideV4, SideV6, Stage};
-use crate::poll::Interest;
 
 impl HeldLease {
     /// Does what the clients want, until they want nothing more.

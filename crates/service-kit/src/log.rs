@@ -26,18 +26,18 @@ thread_local! {
 }
 
 /// What a piece of work is about: names and values, in the order in which they are shown.
-pub(crate) type Subject = Vec<(&'static str, String)>;
+pub type Subject = Vec<(&'static str, String)>;
 
 /// Adds `subject` to every line that this thread logs until the guard is dropped. Then the subject
 /// from before applies again.
 #[must_use]
-pub(crate) fn about(subject: Subject) -> Context {
+pub fn about(subject: Subject) -> Context {
     Context { before: ABOUT.replace(subject) }
 }
 
 /// See [`about`].
 #[derive(Debug)]
-pub(crate) struct Context {
+pub struct Context {
     before: Subject,
 }
 
@@ -77,7 +77,7 @@ struct Settings {
 
 /// Changes how the process logs.
 #[derive(Clone)]
-pub(crate) struct Control {
+pub struct Control {
     settings: Arc<RwLock<Settings>>,
     /// The environment's level, which takes precedence over the configuration's.
     level: Option<Level>,
@@ -85,9 +85,15 @@ pub(crate) struct Control {
     journal: bool,
 }
 
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
 impl Control {
     /// Logs as this configuration says from now on.
-    pub(crate) fn change(&self, log: &Log) {
+    pub fn change(&self, log: &Log) {
         let new = Settings::of(log, self.level, self.journal);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = new;
         tracing::callsite::rebuild_interest_cache();
@@ -103,7 +109,7 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Starts logging for a service. `level` is the environment's, which takes precedence over the
 /// configuration's; `journal` says that the journal reads standard error; a line of text begins
 /// with `label` after the program's name. Only the first call counts.
-pub(crate) fn start(
+pub fn start(
     service: &'static str,
     label: Option<&str>,
     log: &Log,

@@ -48,7 +48,7 @@ const COPIES: (u32, u32) = (0o750, 0o640);
 const READY: u32 = 0o660;
 
 /// Returns the user's numbers: those that the system knows, or else the ones that are kept for it.
-pub(crate) fn of(user: &rights::User) -> User {
+pub fn of(user: &rights::User) -> User {
     let users = fs::read_to_string(USERS).unwrap_or_default();
     listed(&users, user.name).unwrap_or(User { uid: user.id, gid: user.id })
 }
@@ -64,18 +64,13 @@ fn listed(users: &str, name: &str) -> Option<User> {
 }
 
 /// Returns the user to whom systemd gave the folder of the service's state.
-pub(crate) fn of_state(service: &str, roots: &Roots) -> io::Result<User> {
+pub fn of_state(service: &str, roots: &Roots) -> io::Result<User> {
     let found = fs::metadata(roots.lib.join(service))?;
     Ok(User { uid: found.uid(), gid: found.gid() })
 }
 
 /// Makes everything that the service needs as this user.
-pub(crate) fn prepare(
-    service: &str,
-    config: &Config,
-    roots: &Roots,
-    user: User,
-) -> Result<(), String> {
+pub fn prepare(service: &str, config: &Config, roots: &Roots, user: User) -> Result<(), String> {
     let at = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| format!("{path}: {error}")
@@ -105,7 +100,7 @@ fn state_of(service: &str, config: &Config, roots: &Roots) -> PathBuf {
 }
 
 /// Returns the socket at which the service serves.
-pub(crate) fn socket_of(service: &str, config: &Config) -> Option<PathBuf> {
+pub fn socket_of(service: &str, config: &Config) -> Option<PathBuf> {
     (service == "ipam").then(|| config.ipam.socketpath.clone())
 }
 
@@ -155,7 +150,7 @@ fn copy(service: &str, config: &Config, roots: &Roots, user: User) -> Result<(),
 /// Takes the copies of some files, each with its key, if this process may not read one of the files
 /// itself. They belong together: a certificate that was renewed does not fit the copy of the key
 /// before. A copy is as old as the start of the service.
-pub(crate) fn readable(service: &str, files: &mut [(&str, &mut Option<PathBuf>)], roots: &Roots) {
+pub fn readable(service: &str, files: &mut [(&str, &mut Option<PathBuf>)], roots: &Roots) {
     let mut paths = files.iter().flat_map(|(_, path)| path.iter());
     let may_read = |path: &PathBuf| fs::File::open(path).is_ok();
     if rustix::process::geteuid().is_root() || paths.all(may_read) {

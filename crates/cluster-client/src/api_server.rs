@@ -1,5 +1,4 @@
-//! The API server, for every service that asks it: found by a kubeconfig, or as a pod does; and
-//! followed by a watch.
+//! The API server, for every service that asks it: found by a kubeconfig, or as a pod does.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -13,11 +12,13 @@ use http::{Request, Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use kube::api::PatchParams;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Client, Config};
+use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::Sender;
@@ -25,13 +26,11 @@ use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
 use tower::{BoxError, ServiceBuilder, service_fn};
 
-use super::setup::words;
-
 /// The same in each request, so that audit logs show us under this name.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 
 /// The timeout for connecting.
-pub(super) const CONNECT_TIME: Duration = Duration::from_secs(5);
+pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// The timeout of a request, unless its caller has less time.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
 /// How long the head of an answer may take, that of a watch too: a server that accepts connections
@@ -53,21 +52,29 @@ const BUSY_TRIES: u32 = 5;
 
 /// The configuration names no API server.
 #[derive(Debug, Error)]
-pub(super) enum ConnectError {
+pub enum ConnectError {
+    /// The kubeconfig cannot be read.
     #[error("read the kubeconfig {path:?}: {cause}")]
-    Kubeconfig { path: String, cause: String },
+    Kubeconfig {
+        /// The file.
+        path: String,
+        /// Why.
+        cause: String,
+    },
+    /// Nothing says where it is.
     #[error("there is no kubeconfig, and netwrightd does not run in a pod: {0}")]
     InCluster(String),
+    /// What says where it is cannot be used.
     #[error("use the API server's configuration: {0}")]
     Client(String),
 }
 
 /// Reads the configuration from a file, or finds it as a pod does; sends nothing yet. A connection
-/// may take `timeout` to open. A kubeconfig is read again when that may help ([`RenewedClient`]).
+/// may take `timeout` to open. A kubeconfig is read again when that may help (`RenewedClient`).
 ///
 /// With `retry` the client itself repeats requests that got no answer. Do not use it for writes
 /// where it matters whether they happened.
-pub(super) async fn client(
+pub async fn client(
     kubeconfig: Option<&Path>,
     timeout: Duration,
     retry: bool,
@@ -78,12 +85,29 @@ pub(super) async fn client(
 
 /// The same for a watch. By default the client doubles its pauses up to a minute while the server
 /// is busy, and reports nothing; so it notices the server's return a minute late.
-pub(super) async fn watching_client(
+pub async fn watching_client(
     kubeconfig: Option<&Path>,
     timeout: Duration,
 ) -> Result<Client, ConnectError> {
     let retry = RetryPolicy::new(BUSY_DELAY.0, BUSY_DELAY.1, BUSY_TRIES, true).ok();
     connect(kubeconfig, Manner { timeout, retry, unacknowledged: UNACKNOWLEDGED_SOON }).await
+}
+
+/// Pauses between attempts to find the server: at first, and at most.
+const FIND_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Finds the server, for a watch. If the kubeconfig is wrong, it reports that and tries again: an
+/// administrator may correct it.
+pub async fn find(kubeconfig: Option<&Path>, silent: impl Fn(String)) -> Client {
+    let mut pause = FIND_RETRY.0;
+    loop {
+        match watching_client(kubeconfig, CONNECT_TIME).await {
+            Ok(client) => return client,
+            Err(error) => silent(words(&error)),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(FIND_RETRY.1);
+    }
 }
 
 /// How a client treats a server that does not answer.
@@ -249,7 +273,7 @@ fn hash(path: &Path) -> u64 {
 }
 
 /// Returns a number that differs if one of these files has other contents.
-pub(super) fn hash_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> u64 {
+pub fn hash_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in files {
         std::fs::read(file).ok().hash(&mut hasher);
@@ -270,7 +294,7 @@ const UNACKNOWLEDGED_SOON: Duration = Duration::from_secs(3);
 
 /// Makes a client from a configuration, as kube's own function does, but with other connections:
 /// they notice within 20 s that their other end is gone, and without TLS no certificates are read.
-pub(super) fn open(config: Config) -> Result<Client, kube::Error> {
+pub fn open(config: Config) -> Result<Client, kube::Error> {
     let retry = config.default_retry.then(RetryPolicy::server_retry);
     open_with(config, retry, UNACKNOWLEDGED_SOON)
 }
@@ -316,7 +340,7 @@ fn open_with(
 
 /// Why the API server did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum ApiError {
+pub enum ApiError {
     /// The object does not exist, or it is another one of the same name.
     #[error("the API server has no such object: {0}")]
     Gone(String),
@@ -330,7 +354,7 @@ pub(super) enum ApiError {
 
 /// What a watch reports.
 #[derive(Debug)]
-pub(super) enum Change<T> {
+pub enum Change<T> {
     /// A list begins.
     Begin,
     /// An object of the list.
@@ -347,7 +371,7 @@ pub(super) enum Change<T> {
 
 impl<T> Change<T> {
     /// Puts what is made of the object in its place.
-    pub(super) fn map<U>(self, make: impl FnOnce(T) -> U) -> Change<U> {
+    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Change<U> {
         match self {
             Change::Begin => Change::Begin,
             Change::Listed(object) => Change::Listed(make(object)),
@@ -360,12 +384,17 @@ impl<T> Change<T> {
 }
 
 /// How objects are listed and watched.
-pub(super) fn watch_config() -> watcher::Config {
+pub fn watch_config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
+/// Returns how patches are written: the server notes who manages their fields.
+pub fn patch_params(manager: &str) -> PatchParams {
+    PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() }
+}
+
 /// Puts a timeout on a request.
-pub(super) async fn within<T>(
+pub async fn within<T>(
     question: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, ApiError> {
     match tokio::time::timeout(ANSWER_TIME, question).await {
@@ -391,7 +420,7 @@ fn api_error(error: &kube::Error) -> ApiError {
 
 /// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
 /// long ago (410).
-pub(super) async fn follow<K, T>(
+pub async fn follow<K, T>(
     stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
     read: impl Fn(K) -> T,
     to: Sender<Change<T>>,
@@ -419,7 +448,8 @@ pub(super) async fn follow<K, T>(
         }
         if lost {
             // Up to half as long again, so that not all nodes come at once when a server is back.
-            let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+            let more =
+                service_kit::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
             tokio::time::sleep(pause + Duration::from_millis(more)).await;
             pause = (pause * 2).min(MAX_RETRY_DELAY);
         }

@@ -10,19 +10,19 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 /// Folders of which every change is reported (`man 7 inotify`).
 #[derive(Debug)]
-pub(super) struct Folders {
+pub struct Folders {
     inotify: OwnedFd,
     folders: BTreeSet<PathBuf>,
 }
 
 impl Folders {
     /// Watches the folders of files, as far as they exist.
-    pub(super) fn of<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+    pub fn of<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         Self::watching(files.filter_map(Path::parent))
     }
 
     /// Watches folders, as far as they exist.
-    pub(super) fn watching<'a>(folders: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+    pub fn watching<'a>(folders: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let folders = folders.map(Path::to_owned).collect();
         let watched = Folders { inotify, folders };
@@ -31,13 +31,13 @@ impl Folders {
     }
 
     /// Watches these folders too, as far as they exist.
-    pub(super) fn add(&mut self, folders: impl Iterator<Item = PathBuf>) {
+    pub fn add(&mut self, folders: impl Iterator<Item = PathBuf>) {
         self.folders.extend(folders);
         self.watch();
     }
 
     /// Watches folders that are new, or in place of others.
-    pub(super) fn watch(&self) {
+    pub fn watch(&self) {
         // A file that is being written is read once it is closed.
         let events = WatchFlags::CLOSE_WRITE
             | WatchFlags::MOVED_TO
@@ -52,12 +52,12 @@ impl Folders {
     }
 
     /// Returns what is readable when something has changed.
-    pub(super) fn descriptor(&self) -> &OwnedFd {
+    pub fn descriptor(&self) -> &OwnedFd {
         &self.inotify
     }
 
     /// Takes note of what has changed.
-    pub(super) fn heard(&self) {
+    pub fn heard(&self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
         while reader.next().is_ok() {}

@@ -15,10 +15,12 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;
 use state::Roots;
 
-use crate::services::{Service, Stop};
+use crate::service::Service;
+use crate::stdio;
+use crate::stop::Stop;
 
 /// The flag that names the configuration's file.
-pub(crate) const CONFIGURATION: &str = "configuration";
+pub const CONFIGURATION: &str = "configuration";
 
 const OUTPUT: &str = "output";
 
@@ -32,52 +34,52 @@ const PREPARE: &str = "prepare";
 const OR_ACCEPTED: &str = "or-accepted";
 
 /// The flag by which a person takes a service off the node, if the service has it.
-pub(crate) const UNINSTALL: &str = "uninstall";
+pub const UNINSTALL: &str = "uninstall";
 
 /// The flag by which a service follows its configuration.
 const FOLLOW: &str = "follow";
 
 /// A call of a service: what it is to do.
 #[derive(Debug)]
-pub(crate) struct Invocation {
+pub struct Invocation {
     /// The configuration with the flags in it.
-    pub(crate) loaded: LoadedConfig,
+    pub loaded: LoadedConfig,
     /// Flags that are not keys of the configuration.
-    pub(crate) more: ArgMatches,
+    pub more: ArgMatches,
     /// The files as they were before they were read.
     read: Identity,
 }
 
 impl Invocation {
     /// Returns the configuration.
-    pub(crate) fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         &self.loaded.config
     }
 
     /// Reports whether the service is to give up what it does not need.
-    pub(crate) fn is_confined(&self) -> bool {
+    pub fn is_confined(&self) -> bool {
         self.more.get_flag(CONFINE)
     }
 
     /// Reports whether the service is only to be prepared.
-    pub(crate) fn only_prepares(&self) -> bool {
+    pub fn only_prepares(&self) -> bool {
         self.more.get_flag(PREPARE)
     }
 
     /// Reports whether the service is to be taken off the node.
-    pub(crate) fn takes_off(&self) -> bool {
+    pub fn takes_off(&self) -> bool {
         matches!(self.more.try_get_one(UNINSTALL), Ok(Some(true)))
     }
 
     /// Returns the configuration's file and what was read, if the service is to follow it.
-    pub(crate) fn follows(&self) -> Option<(PathBuf, Identity)> {
+    pub fn follows(&self) -> Option<(PathBuf, Identity)> {
         let follows = self.more.get_flag(FOLLOW);
         follows.then(|| (configuration_of(&self.more), self.read.clone()))
     }
 }
 
 /// Returns arguments of a service for its process when it starts itself again: it is confined.
-pub(crate) fn without_confinement(arguments: Vec<OsString>) -> Vec<OsString> {
+pub fn without_confinement(arguments: Vec<OsString>) -> Vec<OsString> {
     let confine = |argument: &OsString| {
         argument.to_str().is_some_and(|text| text.trim_start_matches('-') == CONFINE)
     };
@@ -89,7 +91,7 @@ const OLD_NAMES: [(&str, &str, &str); 2] =
     [("docker", "timeout", "patience"), ("ipam", "socketpath", "socket")];
 
 /// Returns the command of a service. `more` are flags that are not keys.
-pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
+pub fn command(table: &Table, more: &[Arg]) -> Command {
     let mut defaults = Config::default();
     let examples: Vec<String> =
         table.examples.iter().map(|example| format!("  {example}")).collect();
@@ -126,7 +128,7 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
 }
 
 /// The flag that names the configuration's file.
-pub(crate) fn configuration() -> Arg {
+pub fn configuration() -> Arg {
     Arg::new(CONFIGURATION)
         .long(CONFIGURATION)
         .value_name("FILE")
@@ -134,7 +136,7 @@ pub(crate) fn configuration() -> Arg {
 }
 
 /// The flag that chooses text or JSON.
-pub(crate) fn output() -> Arg {
+pub fn output() -> Arg {
     Arg::new(OUTPUT)
         .long(OUTPUT)
         .short('o')
@@ -145,24 +147,24 @@ pub(crate) fn output() -> Arg {
 }
 
 /// Reports whether a command line asks for JSON.
-pub(crate) fn is_json(matches: &ArgMatches) -> bool {
+pub fn is_json(matches: &ArgMatches) -> bool {
     matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
 }
 
 /// Returns a value as JSON for people and programs.
-pub(crate) fn json(value: &impl Serialize) -> String {
+pub fn json(value: &impl Serialize) -> String {
     let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
     text.push('\n');
     text
 }
 
 /// Returns the configuration's file that a command line names, or else the default one.
-pub(crate) fn configuration_of(matches: &ArgMatches) -> PathBuf {
+pub fn configuration_of(matches: &ArgMatches) -> PathBuf {
     matches.get_one::<String>(CONFIGURATION).map_or_else(|| FILE.into(), PathBuf::from)
 }
 
 /// Returns the flags of keys, for a command that is not a service.
-pub(crate) fn flags(keys: impl Iterator<Item = &'static Key>) -> Vec<Arg> {
+pub fn flags(keys: impl Iterator<Item = &'static Key>) -> Vec<Arg> {
     let mut defaults = Config::default();
     keys.map(|key| flag(key, &mut defaults)).collect()
 }
@@ -190,7 +192,7 @@ fn flag(key: &Key, defaults: &mut Config) -> Arg {
 }
 
 /// Reads the arguments after a service's name, and the configuration.
-pub(crate) fn read(
+pub fn read(
     service: &Service,
     arguments: &[OsString],
     around: load::Surroundings,
@@ -209,9 +211,9 @@ pub(crate) fn read(
         let accepted = matches.get_flag(OR_ACCEPTED).then(|| accepted::read(roots, around));
         match accepted.flatten() {
             Some(accepted) => {
-                crate::complain(&format!(
+                stdio::complain(&format!(
                     "{}netwrightd: warning: the configuration that was accepted last counts\n",
-                    crate::all_of(&problems)
+                    stdio::all_of(&problems)
                 ));
                 loaded = accepted;
             }
@@ -241,7 +243,7 @@ pub(crate) fn read(
 }
 
 /// Returns what clap says of arguments, which may be the help that was asked for.
-pub(crate) fn refusal(error: clap::Error) -> Stop {
+pub fn refusal(error: clap::Error) -> Stop {
     let text = error.render().to_string();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(text),
@@ -255,7 +257,7 @@ fn apply(table: &Table, matches: &ArgMatches, loaded: &mut LoadedConfig) -> Resu
 }
 
 /// Sets what the flags of these keys say. The command has each of them.
-pub(crate) fn apply_keys(
+pub fn apply_keys(
     keys: impl Iterator<Item = &'static Key>,
     matches: &ArgMatches,
     loaded: &mut LoadedConfig,
@@ -310,7 +312,7 @@ fn with_two_dashes(arguments: &[OsString]) -> (Vec<OsString>, bool) {
 }
 
 /// Returns the configuration that says what flags say.
-pub(crate) fn to_toml(service: &Service, arguments: &[OsString]) -> Result<String, Stop> {
+pub fn to_toml(service: &Service, arguments: &[OsString]) -> Result<String, Stop> {
     let (table, more) = (service.table(), (service.more_flags)());
     let (arguments, _) = with_two_dashes(arguments);
     let command = command(table, &more).no_binary_name(true);
@@ -335,146 +337,7 @@ fn warn_of_one_dash(table: &Table, matches: &ArgMatches, file: &Path) {
         true => String::new(),
         false => format!(", or write this into {}:\n{}", file.display(), toml.trim_end()),
     };
-    crate::complain(&format!(
+    stdio::complain(&format!(
         "netwrightd: warning: the next release does not read flags with one dash; write two{instead}\n"
     ));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use agent::setting::ServerUrl;
-    use std::time::Duration;
-
-    fn parse(line: &str) -> Result<Invocation, String> {
-        let mut words = line.split_whitespace();
-        let service = Service::find(words.next().unwrap()).unwrap();
-        let arguments: Vec<OsString> = words.map(OsString::from).collect();
-        let roots = Roots::new("/nowhere", "/nowhere");
-        read(service, &arguments, load::Surroundings::default(), &roots).map_err(
-            |stop| match stop {
-                Stop::Usage(text) | Stop::Print(text) => text,
-                other => format!("{other:?}"),
-            },
-        )
-    }
-
-    #[test]
-    fn flags_are_the_keys_with_one_dash_or_two() {
-        for line in ["-interval 2s --ovsdb a -ovsdb=b,c", "--interval=2s --ovsdb a,b --ovsdb c"] {
-            let invocation = parse(&format!("repair {line}")).unwrap();
-            assert_eq!(invocation.config().repair.interval, Duration::from_secs(2));
-            assert_eq!(invocation.config().repair.ovsdb, ["a", "b", "c"]);
-            assert!(invocation.loaded.sets("repair", "interval"));
-            assert!(!invocation.loaded.sets("repair", "path"));
-        }
-        let invocation =
-            parse("collect -act -once -path /a:/b -cache /c --cache /d -grace 0").unwrap();
-        let collect = &invocation.config().collect;
-        assert!(collect.act && invocation.more.get_flag("once"));
-        assert_eq!(collect.path, [PathBuf::from("/a"), "/b".into()]);
-        assert_eq!(collect.cache, [PathBuf::from("/c"), "/d".into()]);
-        assert!(!parse("collect -act=false").unwrap().config().collect.act);
-    }
-
-    #[test]
-    fn what_go_reads_is_read_alike() {
-        let line = "-pidfile /run/d.pid --hostprefix=/host -socketpath /s -broadcast -timeout 2s --resendmax=1m30s -resendtimeout 500ms --state /st";
-        let invocation = parse(&format!("dhcp {line}")).unwrap();
-        let dhcp = &invocation.config().dhcp;
-        assert_eq!(dhcp.pidfile, Some("/run/d.pid".into()));
-        assert_eq!(dhcp.hostprefix, Some("/host".into()));
-        assert_eq!((dhcp.broadcast, dhcp.timeout), (true, Duration::from_secs(2)));
-        assert_eq!(dhcp.resendtimeout, Duration::from_millis(500));
-        let usual = parse("dhcp -pidfile= -socketpath= -state= -broadcast=false").unwrap();
-        let want = agent::config::Dhcp { enable: true, ..Default::default() };
-        assert_eq!(usual.config().dhcp, want);
-    }
-
-    #[test]
-    fn old_names_and_units_are_read() {
-        for line in ["-patience 3", "--timeout 3", "--timeout 3s"] {
-            let invocation = parse(&format!("docker {line}")).unwrap();
-            assert_eq!(invocation.config().docker.timeout, Duration::from_secs(3), "{line}");
-        }
-        let invocation = parse("ipam -socket /s --etcd=https://a:2379,https://b:2379/").unwrap();
-        let ipam = &invocation.config().ipam;
-        assert_eq!(ipam.socketpath, PathBuf::from("/s"));
-        let urls: Vec<&str> = ipam.etcd.iter().map(ServerUrl::as_str).collect();
-        assert_eq!(urls, ["https://a:2379", "https://b:2379"]);
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_said() {
-        let refused = |line: &str| parse(line).unwrap_err();
-        for (line, want) in [
-            ("ipam", "ipam has no store for its addresses"),
-            ("ipam --etcd http://a --kubeconfig /k", "etcd and kubeconfig exclude each other"),
-            ("ipam --etcd https://a --etcd-cert /c", "etcd-cert and etcd-key go together"),
-            ("ipam --kubeconfig /k --etcd-ca /c", "etcd-ca, etcd-cert and etcd-key need etcd"),
-            ("ipam --etcd http://a --lease 1ms", "lease is shorter than 1s"),
-            ("ipam --etcd host:2379", "--etcd must be a URL such as https://192.0.2.1:2379"),
-            ("ipam --import api", "ipam has no store"),
-            ("ipam --import /a --apply", "ipam has no store"),
-            ("ipam --import /a --output yaml", "text, json"),
-            ("docker --timeout 301", "timeout must be from 1s to 5m"),
-            ("docker --timeout x", "--timeout must be a duration"),
-            ("docker --confdir=", "--confdir must be an absolute path"),
-            ("dhcp -pidfile d.pid", "Error writing pidfile: path not absolute"),
-            ("dhcp -port 7", "unexpected argument '--port'"),
-            ("dhcp -timeout", "a value is required for '--timeout <DURATION>'"),
-            ("dhcp -timeout=", "--timeout must be a duration"),
-            ("dhcp -timeout 10", "--timeout must be a duration"),
-            ("repair --intervall 2s", "--interval"),
-            ("repair now", "unexpected argument 'now'"),
-            ("multinet", "multinet finds no API server"),
-            ("multinet --kubeconfig /k --status fancy", "library or text"),
-            ("policy", "policy does not know any policies"),
-            ("policy --source kubernetes", "policy finds no API server"),
-            ("policy --source kubernetes --kubeconfig /k --objects /o", "objects are for"),
-            ("policy --objects /o --kubeconfig /k", "kubeconfig is for the source kubernetes"),
-            ("policy --objects /o --interval 0", "interval is shorter than 1ms"),
-            ("policy --objects /o --isolate-to A", "--isolate-to must be a namespace such as"),
-            ("policy --objects /o --log-group 65536", "a whole number from 0 to 65535"),
-            ("routing --source etcd --flannel replace", "does not know etcd's members"),
-            (
-                "routing --source etcd --etcd http://a",
-                "etcd has flannel's leases, and flannel is none",
-            ),
-            ("routing --source etcd --etcd a:1", "--etcd must be a URL"),
-            (
-                "routing --source etcd --etcd http://a --flannel replace --cluster 10.0.0.0/8",
-                "cluster is set, and flanneld's configuration has the ranges",
-            ),
-            (
-                "routing --source etcd --etcd http://a --flannel replace --nodes /n",
-                "nodes is a list for the source file, and source is another",
-            ),
-            (
-                "routing --source etcd --etcd https://a --flannel replace --etcd-key /k",
-                "etcd-cert and etcd-key go together",
-            ),
-            (
-                "routing --source etcd --etcd http://a --flannel replace --underlay 192.0.2.1,192.0.2.2",
-                "underlay has two addresses of one family",
-            ),
-            (
-                "routing --source etcd --etcd http://a --flannel replace --underlay a",
-                "--underlay must be an address such as 192.0.2.1",
-            ),
-            ("routing --nodes /n --cluster 10.0.0.0/8 --etcd http://a", "need the source etcd"),
-            ("routing --nodes /n --cluster 10.0.0.0/8 --etcd-ca /c", "need the source etcd"),
-            ("routing --nodes /n --cluster 10.0.0.0/8 --underlay ::1", "need the source etcd"),
-            ("routing --nodes /n --flannel replace", "flannel needs the source kubernetes or etcd"),
-        ] {
-            let text = refused(line);
-            assert!(text.contains(want), "{line}: {text}");
-        }
-        assert!(parse("ipam --import /a,/b").is_ok());
-        assert!(parse("policy --objects /o --isolate namespaces --isolate-from a,b:c=d").is_ok());
-        assert!(parse("routing --source etcd --etcd http://a --flannel standby").is_ok());
-        assert!(parse("ipam --import api --apply --kubeconfig /k --etcd http://a").is_ok());
-        assert!(refused("repair --help").contains("netwrightd repair --interval 10s"));
-        assert!(refused("repair -help").contains("Usage: netwrightd repair [FLAG…]"));
-    }
 }

@@ -18,37 +18,38 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// When the next look is due.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub struct Pace {
     interval: Duration,
     due: Option<Instant>,
     rested: Option<Instant>,
 }
 
 impl Pace {
-    pub(super) fn new(interval: Duration) -> Self {
+    /// Begins with a look that is due.
+    pub fn new(interval: Duration) -> Self {
         Pace { interval, due: None, rested: None }
     }
 
     /// Returns the interval.
-    pub(super) fn interval(&self) -> Duration {
+    pub fn interval(&self) -> Duration {
         self.interval
     }
 
     /// Looks at this interval from now on.
-    pub(super) fn set_interval(&mut self, interval: Duration, now: Instant) {
+    pub fn set_interval(&mut self, interval: Duration, now: Instant) {
         self.interval = interval;
         self.due = self.due.map(|due| due.min(now + interval));
     }
 
     /// Notes an event.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub fn hurry(&mut self, now: Instant) {
         let soon = self.rested.unwrap_or(now).max(now + SETTLE);
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
     /// Notes the end of a look that took `worked` of processor time; `again` asks for another one
     /// soon.
-    pub(super) fn looked(&mut self, begin: Instant, end: Instant, worked: Duration, again: bool) {
+    pub fn looked(&mut self, begin: Instant, end: Instant, worked: Duration, again: bool) {
         let rested = end + (worked * REST).max((end - begin).min(LONGEST_WAIT));
         self.rested = Some(rested);
         let interval = if again { AGAIN.min(self.interval) } else { self.interval };
@@ -56,27 +57,29 @@ impl Pace {
     }
 
     /// Looks at this time at the latest.
-    pub(super) fn look_by(&mut self, at: Instant) {
+    pub fn look_by(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    /// Reports whether a look is due.
+    pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| due <= now)
     }
 
-    pub(super) fn until_due(&self, now: Instant) -> Duration {
+    /// Returns how long it is until a look is due.
+    pub fn until_due(&self, now: Instant) -> Duration {
         self.due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 }
 
 /// Returns the processor time that this process has used.
-pub(super) fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
 /// Returns the processor time that the calling thread has used.
-pub(super) fn thread_time() -> Duration {
+pub fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

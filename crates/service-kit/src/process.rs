@@ -1,4 +1,5 @@
-//! What every service needs when it starts.
+//! The process of a service: what it finds when it starts, its status, and its configuration when that
+//! is read again.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -18,47 +19,57 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process,
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::{FileError, Roots};
 
-use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
 use crate::bell::Bell;
 use crate::exchange::Answer;
 use crate::health::Health;
 use crate::listen::{self, ListenError, Listener};
 use crate::log;
+use crate::stop::{Stop, failed};
 
 /// Reads the command line and the configuration again.
-pub(crate) type ConfigReader = Arc<dyn Fn() -> Result<Config, Stop> + Send + Sync>;
+pub type ConfigReader = Arc<dyn Fn() -> Result<Config, Stop> + Send + Sync>;
 
 /// What a service finds when it starts.
 #[derive(Clone)]
-pub(crate) struct Process {
-    pub(crate) environment: Vec<(OsString, OsString)>,
-    pub(crate) health: Health,
-    pub(crate) log: log::Control,
-    pub(crate) reread: ConfigReader,
+pub struct Process {
+    /// Its environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// What it knows of itself.
+    pub health: Health,
+    /// Changes how it logs.
+    pub log: log::Control,
+    /// Reads its command line and configuration again.
+    pub reread: ConfigReader,
     /// Whether a SIGHUP asked for the configuration to be read again before the service could.
-    pub(crate) hung_up: Arc<AtomicBool>,
+    pub hung_up: Arc<AtomicBool>,
     /// The service's socket, if it had to be opened before the process became another user.
-    pub(crate) socket: Arc<Mutex<Option<Listener>>>,
+    pub socket: Arc<Mutex<Option<Listener>>>,
     /// The configuration's file and what was read, if the service is to follow it.
-    pub(crate) follows: Option<(PathBuf, Identity)>,
+    pub follows: Option<(PathBuf, Identity)>,
     /// Whether the service is to run anew when it has ended.
-    pub(crate) again: Arc<AtomicBool>,
+    pub again: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").finish_non_exhaustive()
+    }
 }
 
 /// Answers questions that only one service can be asked.
-pub(super) type MoreAnswers = Box<dyn Fn(&str) -> Option<Answer> + Send>;
+pub type MoreAnswers = Box<dyn Fn(&str) -> Option<Answer> + Send>;
 
 impl Process {
     /// Returns a variable that is set and not empty.
-    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.environment.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
     /// Returns the node's name in its cluster: the configured one, or else the environment's, or
     /// else the host's, as the kubelet does (in small letters).
-    pub(super) fn node_name(&self, configured: String) -> String {
+    pub fn node_name(&self, configured: String) -> String {
         if !configured.is_empty() {
             return configured;
         }
@@ -72,13 +83,13 @@ impl Process {
     }
 
     /// Returns where our files are.
-    pub(super) fn roots(&self) -> Roots {
+    pub fn roots(&self) -> Roots {
         Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
     }
 
     /// Returns the socket at which the service is to serve: one that was opened for it, or one that
     /// it opens at this path.
-    pub(super) fn listen(&self, path: &Path) -> Result<Listener, ListenError> {
+    pub fn listen(&self, path: &Path) -> Result<Listener, ListenError> {
         match self.socket.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(listener) => Ok(listener),
             None => Listener::open(listen::handed_over(&self.environment)?, path),
@@ -86,28 +97,24 @@ impl Process {
     }
 
     /// Notes that the service serves, at this socket if it has one, and tells the service manager.
-    pub(super) fn tell_ready(&self, socket: Option<&Path>) {
+    pub fn tell_ready(&self, socket: Option<&Path>) {
         attendant::forget_last_words(&self.roots(), self.health.service());
         self.health.serves(socket);
     }
 
     /// Notes that the service is about to end, and tells the service manager.
-    pub(super) fn tell_stopping(&self) {
+    pub fn tell_stopping(&self) {
         self.health.stops();
     }
 
     /// Starts the thread that answers at the service's status socket and reads the configuration
     /// again on SIGHUP. `loaded` is what the service runs with.
-    pub(super) fn attend(
-        &self,
-        service: &'static str,
-        loaded: &LoadedConfig,
-    ) -> Result<Attendance, Stop> {
+    pub fn attend(&self, service: &'static str, loaded: &LoadedConfig) -> Result<Attendance, Stop> {
         self.attend_with(service, loaded, Box::new(|_| None))
     }
 
     /// Does the same; `more` answers what only this service can be asked.
-    pub(super) fn attend_with(
+    pub fn attend_with(
         &self,
         service: &'static str,
         loaded: &LoadedConfig,
@@ -136,7 +143,7 @@ impl Process {
             changed,
         };
         let attendant = Attendant::start(listener, duties, &self.hung_up).map_err(failed)?;
-        Ok(Attendance { changes, _attendant: attendant })
+        Ok(Attendance { changes, _attendant: Some(attendant) })
     }
 
     /// Returns what says whether the configuration's files have changed since they were `known`. It
@@ -219,8 +226,14 @@ impl Process {
     }
 }
 
+/// Returns a variable of the environment that is text.
+pub fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a str> {
+    let found = environment.iter().find(|(key, _)| key == name);
+    found.and_then(|(_, value)| value.to_str())
+}
+
 /// What a status says is missing if the configuration is wrong.
-pub(crate) const CONFIGURATION: &str = "configuration";
+pub const CONFIGURATION: &str = "configuration";
 
 /// The configurations that a reload compares.
 struct Counts {
@@ -291,9 +304,17 @@ fn values(service: &str, config: &Config, which: impl Fn(&Key) -> bool) -> Vec<(
 
 /// The thread beside a service's loop, and what it has for the loop.
 #[derive(Debug)]
-pub(crate) struct Attendance {
-    pub(crate) changes: Changes,
-    _attendant: Attendant,
+pub struct Attendance {
+    /// Configurations that were read since.
+    pub changes: Changes,
+    _attendant: Option<Attendant>,
+}
+
+#[cfg(test)]
+impl Attendance {
+    pub(crate) fn without_thread(changes: Changes) -> Self {
+        Attendance { changes, _attendant: None }
+    }
 }
 
 /// Answers what a probe or `netwrightd agent status` asks of a service.
@@ -308,25 +329,15 @@ fn answer(report: &Report, target: &str) -> Answer {
 }
 
 /// Returns a bell that rings when the service is to stop.
-pub(crate) fn stop_signals() -> std::io::Result<Bell> {
+pub fn stop_signals() -> std::io::Result<Bell> {
     Bell::of_signals(&[SIGINT, SIGTERM])
-}
-
-/// Returns the reason why a service could not start or continue.
-pub(crate) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
-    Stop::Failed(words(&error))
-}
-
-/// Returns an error with its causes, in one line.
-pub(super) fn words(error: &dyn std::error::Error) -> String {
-    cni::Error::from_chain(0, error).msg
 }
 
 /// Removes a service's folder if it is empty, and what killed writers left in it.
 ///
 /// # Errors
 /// [`FileError::Remove`].
-pub(super) fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
+pub fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
     state::remove_abandoned(folder);
     match state::remove_directory(folder) {
         // A container's mount is not ours to remove.
@@ -339,31 +350,11 @@ pub(super) fn remove_own_folder(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Creates what an asynchronous service runs on: one thread, and at most `blocking` threads that
-/// may wait for disks, plugins and servers.
-pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)
-}
-
-/// Shows for ever that the asynchronous thread goes on.
-pub(super) async fn go_on(health: Health) {
-    loop {
-        health.turns();
-        tokio::time::sleep(health.pause(LONG)).await;
-    }
-}
-
 /// Longer than any pause.
-pub(super) const LONG: Duration = Duration::from_secs(3600);
-
-/// Waits for a signal without blocking the asynchronous thread.
-pub(super) async fn wait(signals: Bell) -> std::io::Result<()> {
-    signals.rung().await
-}
+pub const LONG: Duration = Duration::from_secs(3600);
 
 /// Raises the limit of open files to what the service manager allows: each connection is one file.
-pub(super) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     if let Err(error) = raised {

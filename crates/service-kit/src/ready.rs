@@ -14,20 +14,21 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The file in which a daemon records it. The last record stays: either another daemon follows, or
 /// none.
 #[derive(Debug)]
-pub(super) struct ReadyFile {
+pub struct ReadyFile {
     socket: PathBuf,
     /// The log already says that the file cannot be written.
     told: bool,
 }
 
 impl ReadyFile {
-    pub(super) fn of(socket: &Path) -> Self {
+    /// Takes the socket at which the daemon serves.
+    pub fn of(socket: &Path) -> Self {
         ReadyFile { socket: socket.to_owned(), told: false }
     }
 
     /// Records that the daemon is ready now.
-    pub(super) fn say(&mut self) {
-        let now = Duration::from_millis(clock::now().at.as_millis());
+    pub fn say(&mut self) {
+        let now = Duration::from_millis(clock::boot_ms());
         let said = node_api::ready::record(&self.socket, now);
         if let (Err(error), false) = (&said, self.told) {
             tracing::warn!(%error, "STATUS will fail while this daemon is restarted");
@@ -37,7 +38,7 @@ impl ReadyFile {
 }
 
 /// Records it for ever, while `is_ready` is true.
-pub(super) async fn run(socket: PathBuf, is_ready: impl Fn() -> bool + Send + 'static) {
+pub async fn run(socket: PathBuf, is_ready: impl Fn() -> bool + Send + 'static) {
     let mut file = ReadyFile::of(&socket);
     let mut pause = FIRST_DELAY;
     loop {

@@ -12,45 +12,60 @@ use thiserror::Error;
 
 /// The pause after a connection could not be accepted, for want of descriptors or memory: it stays
 /// ready, and other connections may end meanwhile.
-pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+pub const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The mode of the socket's folder when the daemon creates it.
 const FOLDER_MODE: u32 = 0o700;
 
 /// Why there is no socket.
 #[derive(Debug, Error)]
-pub(crate) enum ListenError {
+pub enum ListenError {
+    /// The service manager passed in more than one.
     #[error("Too many ({0}) FDs passed through socket activation")]
     TooMany(usize),
+    /// What it passed in cannot be used.
     #[error("take the socket that the service manager opened")]
     HandedOver(#[source] io::Error),
+    /// Another process serves there.
     #[error("{path:?} is in use: a daemon answers there")]
-    InUse { path: PathBuf },
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has the path.
     #[error("listen at {path:?}: a file that is not a socket is there")]
-    Foreign { path: PathBuf },
+    Foreign {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refuses.
     #[error("listen at {path:?}")]
     Bind {
+        /// The socket.
         path: PathBuf,
+        /// What the system says.
         #[source]
         source: io::Error,
     },
+    /// Its folder, or a file that was left there, is in the way.
     #[error(transparent)]
     Folder(#[from] state::FileError),
 }
 
 /// A socket to listen at.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) socket: UnixListener,
+pub struct Listener {
+    /// The socket; it does not block.
+    pub socket: UnixListener,
     /// The path at which plugins find it.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// The daemon created the socket's file, and removes it at the end.
     made: bool,
 }
 
 impl Listener {
     /// Takes the one socket that was passed in, or listens at `path`.
-    pub(crate) fn open(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Self, ListenError> {
+    pub fn open(handed_over: Vec<OwnedFd>, path: &Path) -> Result<Self, ListenError> {
         let count = handed_over.len();
         let mut handed_over = handed_over.into_iter();
         let listener = match (count, handed_over.next()) {
@@ -98,7 +113,7 @@ impl Listener {
     }
 
     /// Stops listening.
-    pub(crate) fn close(self) {
+    pub fn close(self) {
         if self.made {
             // If it stays, the next daemon finds it stale.
             let _ = state::remove_file(&self.path);
@@ -107,9 +122,7 @@ impl Listener {
 }
 
 /// Reads from the environment which sockets were passed in.
-pub(crate) fn handed_over(
-    environment: &[(OsString, OsString)],
-) -> Result<Vec<OwnedFd>, ListenError> {
+pub fn handed_over(environment: &[(OsString, OsString)]) -> Result<Vec<OwnedFd>, ListenError> {
     let variable = |name: &str| {
         let found = environment.iter().find(|(key, _)| key == name);
         found.and_then(|(_, value)| value.to_str())

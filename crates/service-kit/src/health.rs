@@ -18,7 +18,7 @@ use crate::notify;
 
 /// What a service knows of itself; copies share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Health(Arc<HealthState>);
+pub struct Health(Arc<HealthState>);
 
 /// What copies share.
 #[derive(Debug)]
@@ -47,12 +47,12 @@ impl std::fmt::Debug for Figures {
 
 /// The service manager, as its environment names it (`man 3 sd_notify`, `man 3 sd_watchdog_enabled`).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manager {
+pub struct Manager {
     /// Its socket.
-    pub(crate) socket: Option<OsString>,
+    pub socket: Option<OsString>,
     /// How often the manager wants to hear that the service goes on. The service notifies it when
     /// its loop comes round after a quarter of that, and in any case after three quarters.
-    pub(crate) watchdog: Option<Duration>,
+    pub watchdog: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ enum Phase {
 
 impl Health {
     /// Starts with a service that does not serve yet.
-    pub(crate) fn new(service: &'static str, manager: Manager, watchdog: Duration) -> Self {
+    pub fn new(service: &'static str, manager: Manager, watchdog: Duration) -> Self {
         Self::by(Timestamp::now, service, manager, watchdog)
     }
 
@@ -123,22 +123,22 @@ impl Health {
     }
 
     /// Returns the service's name.
-    pub(crate) fn service(&self) -> &'static str {
+    pub fn service(&self) -> &'static str {
         self.0.service
     }
 
     /// Sets what returns the service's figures. Each report calls it.
-    pub(crate) fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
+    pub fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
         let _ = self.0.figures.set(Figures(Box::new(figures)));
     }
 
     /// Notes that a runtime confines the service's container.
-    pub(crate) fn is_contained(&self) {
+    pub fn is_contained(&self) {
         self.inner().contained = true;
     }
 
     /// Notes which steps of the confinement were not permitted.
-    pub(crate) fn is_less_confined(&self, steps: Vec<String>) {
+    pub fn is_less_confined(&self, steps: Vec<String>) {
         let mut inner = self.inner();
         inner.unconfined = steps;
         // The log has named these steps already, and they are not failures.
@@ -146,12 +146,12 @@ impl Health {
     }
 
     /// Notes the values of keys that the service runs with.
-    pub(crate) fn runs_with(&self, values: impl IntoIterator<Item = (String, String)>) {
+    pub fn runs_with(&self, values: impl IntoIterator<Item = (String, String)>) {
         self.inner().values.extend(values);
     }
 
     /// Notes new values of some of these keys.
-    pub(crate) fn runs_with_new(&self, values: impl IntoIterator<Item = (String, String)>) {
+    pub fn runs_with_new(&self, values: impl IntoIterator<Item = (String, String)>) {
         let mut inner = self.inner();
         for (key, value) in values {
             if let Some(known) = inner.values.get_mut(&key) {
@@ -161,7 +161,7 @@ impl Health {
     }
 
     /// Notes that the service serves, at this socket if it has one, and tells the service manager.
-    pub(crate) fn serves(&self, socket: Option<&Path>) {
+    pub fn serves(&self, socket: Option<&Path>) {
         {
             let mut inner = self.inner();
             inner.phase = Phase::Serving;
@@ -173,7 +173,7 @@ impl Health {
     }
 
     /// Notes that the service is about to end, and tells the service manager.
-    pub(crate) fn stops(&self) {
+    pub fn stops(&self) {
         {
             let mut inner = self.inner();
             inner.phase = Phase::Stopping;
@@ -184,7 +184,7 @@ impl Health {
 
     /// Notes whether something that the service needs is there, or else why it is not. Tells the
     /// service manager of a change.
-    pub(crate) fn needs(&self, what: &'static str, found: Result<(), String>) {
+    pub fn needs(&self, what: &'static str, found: Result<(), String>) {
         let changed = {
             let mut inner = self.inner();
             let changed = match &found {
@@ -204,7 +204,7 @@ impl Health {
     }
 
     /// Notes that the loop came round.
-    pub(crate) fn turns(&self) {
+    pub fn turns(&self) {
         let now = Instant::now();
         let tell = {
             let mut inner = self.inner();
@@ -223,7 +223,7 @@ impl Health {
     /// Returns how long a loop may wait, once it has come round: at most `wanted`, and less where
     /// the watchdog needs a turn sooner. A loop that has something to do in half the watchdog's
     /// time needs no turn for it.
-    pub(crate) fn pause(&self, wanted: Duration) -> Duration {
+    pub fn pause(&self, wanted: Duration) -> Duration {
         let wanted = wanted.min(self.0.watchdog / 2);
         let Some(limit) = self.0.manager.watchdog else { return wanted };
         let since = self.inner().told.elapsed();
@@ -231,7 +231,7 @@ impl Health {
     }
 
     /// Notes an event of the log.
-    pub(crate) fn logged(&self, level: Level, text: &str) {
+    pub fn logged(&self, level: Level, text: &str) {
         if Level::INFO < level {
             return;
         }
@@ -244,7 +244,7 @@ impl Health {
     }
 
     /// Tells the service manager that the configuration is being read again.
-    pub(crate) fn tell_reloading(&self) {
+    pub fn tell_reloading(&self) {
         if self.inner().phase == Phase::Serving {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             let micros = Duration::try_from(time).unwrap_or_default().as_micros();
@@ -254,7 +254,7 @@ impl Health {
 
     /// Notes that the configuration was read again, and which changed keys do not count yet. Tells
     /// the service manager.
-    pub(crate) fn reloaded(&self, outdated: Vec<String>) {
+    pub fn reloaded(&self, outdated: Vec<String>) {
         let serves = {
             let mut inner = self.inner();
             inner.reloads += 1;
@@ -267,12 +267,12 @@ impl Health {
     }
 
     /// Notes that the configuration is wrong and the one before goes on.
-    pub(crate) fn refused(&self) {
+    pub fn refused(&self) {
         self.inner().reloads += 1;
     }
 
     /// Returns everything that is known.
-    pub(crate) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         // Called before the lock is taken: the service's loop may hold a lock that the figures
         // need.
         let figures = self.0.figures.get().map(|figures| (figures.0)()).unwrap_or_default();
@@ -334,7 +334,7 @@ impl Health {
     }
 
     /// Notifies the service manager.
-    pub(crate) fn notify(&self, state: &str) {
+    pub fn notify(&self, state: &str) {
         let sent = notify::send(self.0.manager.socket.as_deref(), state);
         let was_heard = !self.0.unheard.swap(sent.is_err(), Ordering::SeqCst);
         if let (Err(error), true) = (sent, was_heard) {
@@ -344,7 +344,7 @@ impl Health {
 }
 
 /// Returns the time in RFC 3339, to the second.
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     seconds(Timestamp::now())
 }
 

@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
-use super::folders::Folders;
+use crate::folders::Folders;
 use crate::listen::{ACCEPT_RETRY_DELAY, Listener};
 
 /// How many connections are open at once: a node that restarts starts all its pods at once. One
@@ -33,8 +33,10 @@ const INBOX_RETRY: Duration = Duration::from_millis(500);
 const INBOX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What answers requests.
-pub(super) trait Answers: Send + Sync + 'static {
+pub trait Answers: Send + Sync + 'static {
+    /// What is asked.
     type Request: Message + Send;
+    /// What is answered.
     type Answer: Message + From<Refusal> + Send;
 
     /// Answers a request.
@@ -42,7 +44,7 @@ pub(super) trait Answers: Send + Sync + 'static {
 }
 
 /// Accepts connections from now on.
-pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io::Result<()> {
+pub fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io::Result<()> {
     let socket = UnixListener::from_std(listener.socket.try_clone()?)?;
     tokio::spawn(accept(answers, socket));
     Ok(())
@@ -50,7 +52,7 @@ pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io
 
 /// Looks for ever at what plugins left in a folder, on a thread of its own, as soon as something is
 /// there. `look` says whether nothing is left.
-pub(super) fn look_at_inbox(
+pub fn look_at_inbox(
     folder: &Path,
     look: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<()> {

@@ -16,17 +16,18 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http::Request;
-use k8s_openapi::ByteString;
+/// What keys and values are made of.
+pub use k8s_openapi::ByteString;
 use kube::client::Body;
 use kube::{Client, Config};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 
-use super::kubernetes;
-use super::setup::words;
+use crate::api_server;
 
 /// The timeout for connecting.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -41,31 +42,46 @@ const MADE_ANEW: &str = "connections are made anew, as an address of this host h
 
 /// The files for connections to etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct EtcdFiles {
-    pub(super) ca: Option<PathBuf>,
-    pub(super) certificate: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
+pub struct EtcdFiles {
+    /// The certificate of the authority that has signed the members'.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate.
+    pub certificate: Option<PathBuf>,
+    /// The client's key.
+    pub key: Option<PathBuf>,
 }
 
 impl EtcdFiles {
     /// Returns a number that differs if the client's certificate or key is another one.
     fn hash(&self) -> u64 {
-        kubernetes::hash_of([&self.certificate, &self.key].into_iter().flatten())
+        api_server::hash_of([&self.certificate, &self.key].into_iter().flatten())
     }
 }
 
 /// Why the daemon has no connection to etcd.
 #[derive(Debug, Error)]
-pub(super) enum ConnectError {
+pub enum ConnectError {
+    /// An address cannot be used.
     #[error("use etcd at {url}: {cause}")]
-    Client { url: String, cause: String },
+    Client {
+        /// The member.
+        url: String,
+        /// Why.
+        cause: String,
+    },
+    /// A file cannot be read.
     #[error("read {path:?}: {cause}")]
-    File { path: String, cause: String },
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        cause: String,
+    },
 }
 
 /// Why etcd did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum EtcdError {
+pub enum EtcdError {
     /// The outcome is unknown: it may have been done, or be done yet.
     #[error("{0}")]
     Away(String),
@@ -76,45 +92,54 @@ pub(super) enum EtcdError {
 
 /// A key as etcd stores it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Pair {
-    pub(super) key: ByteString,
+pub struct Pair {
+    /// Its name.
+    pub key: ByteString,
+    /// What it has; a key that is gone has nothing.
     #[serde(default)]
-    pub(super) value: Option<ByteString>,
+    pub value: Option<ByteString>,
+    /// The revision at which it came.
     #[serde(default)]
-    pub(super) create_revision: String,
+    pub create_revision: String,
+    /// The revision at which it was written last.
     #[serde(default)]
-    pub(super) mod_revision: String,
+    pub mod_revision: String,
     /// The number of etcd's lease, with which the key goes.
     #[serde(default)]
-    pub(super) lease: Option<String>,
+    pub lease: Option<String>,
 }
 
 /// What each answer begins with.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Header {
+pub struct Header {
+    /// The cluster that answers.
     #[serde(default)]
-    pub(super) cluster_id: String,
+    pub cluster_id: String,
+    /// The cluster's revision.
     #[serde(default)]
-    pub(super) revision: String,
+    pub revision: String,
     /// How many leaders were elected: it only grows.
     #[serde(default)]
-    pub(super) raft_term: String,
+    pub raft_term: String,
 }
 
 /// The answer to a question for keys.
 #[derive(Debug, Deserialize)]
-pub(super) struct RangeAnswer {
+pub struct RangeAnswer {
+    /// What it begins with.
     #[serde(default)]
-    pub(super) header: Header,
+    pub header: Header,
+    /// The keys.
     #[serde(default)]
-    pub(super) kvs: Vec<Pair>,
+    pub kvs: Vec<Pair>,
+    /// There are more than asked for.
     #[serde(default)]
-    pub(super) more: bool,
+    pub more: bool,
 }
 
 impl RangeAnswer {
     /// Returns the value of the one key that was asked for, if there is one.
-    pub(super) fn value(self) -> Option<String> {
+    pub fn value(self) -> Option<String> {
         let value = self.kvs.into_iter().next()?.value.unwrap_or_default();
         Some(String::from_utf8_lossy(&value.0).into_owned())
     }
@@ -122,11 +147,13 @@ impl RangeAnswer {
 
 /// The answer to a transaction.
 #[derive(Debug, Deserialize)]
-pub(super) struct TransactionAnswer {
+pub struct TransactionAnswer {
+    /// What it begins with.
     #[serde(default)]
-    pub(super) header: Header,
+    pub header: Header,
+    /// All comparisons held.
     #[serde(default)]
-    pub(super) succeeded: bool,
+    pub succeeded: bool,
 }
 
 /// A member, and how it is asked.
@@ -146,7 +173,7 @@ impl Member {
 }
 
 /// A cluster of etcd.
-pub(super) struct Etcd {
+pub struct Etcd {
     members: Vec<Member>,
     files: EtcdFiles,
     /// What the files had when clients were made of them: a client reads its certificate once.
@@ -165,7 +192,7 @@ impl std::fmt::Debug for Etcd {
 
 impl Etcd {
     /// Takes the addresses of the members; sends nothing yet.
-    pub(super) fn new(
+    pub fn new(
         endpoints: impl IntoIterator<Item = impl AsRef<str>>,
         files: &EtcdFiles,
     ) -> Result<Self, ConnectError> {
@@ -178,8 +205,8 @@ impl Etcd {
     }
 
     /// Creates another client of the same cluster.
-    #[cfg(test)]
-    pub(super) fn another(&self) -> Self {
+    #[must_use]
+    pub fn another(&self) -> Self {
         let another = |of: &Member| Member { url: of.url.clone(), client: Mutex::new(of.client()) };
         let members = self.members.iter().map(another).collect();
         Self::of(members, self.files.clone(), self.read.load(Ordering::Relaxed))
@@ -187,27 +214,23 @@ impl Etcd {
 
     fn of(members: Vec<Member>, files: EtcdFiles, read: u64) -> Self {
         // So that not all nodes ask the same member.
-        let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
+        let first = usize::try_from(service_kit::clock::seed() % 1024).unwrap_or_default();
         let (read, preferred) = (AtomicU64::new(read), AtomicUsize::new(first));
         Etcd { members, files, read, preferred, made_anew: watch::Sender::new(()) }
     }
 
     /// Returns the place of the member to ask next.
-    pub(super) fn preferred(&self) -> usize {
+    pub fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed)
     }
 
     /// Asks a member; if it is silent, the next request goes to another one.
-    pub(super) async fn ask<T: DeserializeOwned>(
-        &self,
-        call: &str,
-        body: &Value,
-    ) -> Result<T, EtcdError> {
+    pub async fn ask<T: DeserializeOwned>(&self, call: &str, body: &Value) -> Result<T, EtcdError> {
         self.ask_member(self.preferred(), call, body).await
     }
 
     /// Asks one member after the other. What is asked may happen several times.
-    pub(super) async fn ask_any<T: DeserializeOwned>(
+    pub async fn ask_any<T: DeserializeOwned>(
         &self,
         call: &str,
         body: &Value,
@@ -223,7 +246,7 @@ impl Etcd {
     }
 
     /// Lists all keys with a prefix, and etcd's revision at which they were so.
-    pub(super) async fn list(&self, prefix: &str) -> Result<(Vec<Pair>, u64), EtcdError> {
+    pub async fn list(&self, prefix: &str) -> Result<(Vec<Pair>, u64), EtcdError> {
         let mut pages = Pages::of_prefix(prefix);
         let mut all = Vec::new();
         loop {
@@ -237,7 +260,7 @@ impl Etcd {
     }
 
     /// Asks the member at a place.
-    pub(super) async fn ask_member<T: DeserializeOwned>(
+    pub async fn ask_member<T: DeserializeOwned>(
         &self,
         place: usize,
         call: &str,
@@ -250,7 +273,7 @@ impl Etcd {
     }
 
     /// Watches all keys with a prefix, from a revision on, at the member at a place.
-    pub(super) async fn watch(
+    pub async fn watch(
         &self,
         place: usize,
         prefix: &str,
@@ -283,7 +306,7 @@ impl Etcd {
     }
 
     /// Does that each time that a bell rings, for ever.
-    pub(super) async fn reconnect_at(&self, bell: &Notify) {
+    pub async fn reconnect_at(&self, bell: &Notify) {
         loop {
             bell.notified().await;
             self.reconnect();
@@ -325,7 +348,7 @@ impl Etcd {
 
 /// A list of keys, page by page. All pages are from one revision.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub struct Pages {
     from: Vec<u8>,
     end: ByteString,
     revision: String,
@@ -333,12 +356,12 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Lists all keys with a prefix.
-    pub(super) fn of_prefix(prefix: &str) -> Self {
+    pub fn of_prefix(prefix: &str) -> Self {
         Self::between(prefix.as_bytes().to_vec(), after_prefix(prefix))
     }
 
     /// Lists one key.
-    pub(super) fn of_key(key: &str) -> Self {
+    pub fn of_key(key: &str) -> Self {
         Self::between(key.as_bytes().to_vec(), [key.as_bytes(), &[0]].concat())
     }
 
@@ -347,7 +370,7 @@ impl Pages {
     }
 
     /// Returns the request for the next page.
-    pub(super) fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         json!({
             "key": ByteString(self.from.clone()), "range_end": self.end,
             "limit": PAGE.to_string(), "revision": self.revision,
@@ -355,7 +378,7 @@ impl Pages {
     }
 
     /// Takes a page. Returns whether there are more.
-    pub(super) fn turn(&mut self, page: &RangeAnswer) -> bool {
+    pub fn turn(&mut self, page: &RangeAnswer) -> bool {
         if self.revision == "0" {
             self.revision.clone_from(&page.header.revision);
         }
@@ -366,34 +389,36 @@ impl Pages {
     }
 
     /// Returns the revision of the pages.
-    pub(super) fn revision(&self) -> &str {
+    pub fn revision(&self) -> &str {
         &self.revision
     }
 }
 
 /// A message of a watch.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct WatchReport {
+pub struct WatchReport {
+    /// What it begins with.
     #[serde(default)]
-    pub(super) header: Header,
+    pub header: Header,
     /// It has begun.
     #[serde(default)]
-    pub(super) created: bool,
+    pub created: bool,
     /// It has ended.
     #[serde(default)]
-    pub(super) canceled: bool,
+    pub canceled: bool,
     #[serde(default)]
     cancel_reason: String,
     /// It cannot begin so early: what was before this revision is forgotten.
     #[serde(default)]
-    pub(super) compact_revision: Option<String>,
+    pub compact_revision: Option<String>,
+    /// What has changed.
     #[serde(default)]
-    pub(super) events: Vec<WatchEvent>,
+    pub events: Vec<WatchEvent>,
 }
 
 impl WatchReport {
     /// Returns why it has ended, in words.
-    pub(super) fn reason(&self) -> &str {
+    pub fn reason(&self) -> &str {
         match self.cancel_reason.as_str() {
             "" => "the watch was ended",
             reason => reason,
@@ -403,22 +428,23 @@ impl WatchReport {
 
 /// A change of a key.
 #[derive(Debug, Deserialize)]
-pub(super) struct WatchEvent {
+pub struct WatchEvent {
     /// `DELETE`; one that is left out is a put.
     #[serde(default, rename = "type")]
     kind: String,
-    pub(super) kv: Pair,
+    /// The key.
+    pub kv: Pair,
 }
 
 impl WatchEvent {
     /// Reports whether the key is gone.
-    pub(super) fn is_deletion(&self) -> bool {
+    pub fn is_deletion(&self) -> bool {
         self.kind == "DELETE"
     }
 }
 
 /// A watch of keys.
-pub(super) struct Watch<'a> {
+pub struct Watch<'a> {
     etcd: &'a Etcd,
     place: usize,
     lines: Pin<Box<dyn AsyncBufRead + 'a>>,
@@ -435,12 +461,12 @@ impl std::fmt::Debug for Watch<'_> {
 
 impl Watch<'_> {
     /// Returns the place of the member that reports.
-    pub(super) fn place(&self) -> usize {
+    pub fn place(&self) -> usize {
         self.place
     }
 
     /// Returns the next report. If waiting for it is given up, nothing is lost.
-    pub(super) async fn next(&mut self) -> Result<WatchReport, EtcdError> {
+    pub async fn next(&mut self) -> Result<WatchReport, EtcdError> {
         let read = {
             let line = self.lines.read_until(b'\n', &mut self.line);
             let (line, made_anew) = (pin!(line), pin!(self.made_anew.changed()));
@@ -468,17 +494,17 @@ impl Watch<'_> {
 }
 
 /// Reads a number as the gateway writes it.
-pub(super) fn number(text: &str) -> u64 {
+pub fn number(text: &str) -> u64 {
     text.parse().unwrap_or_default()
 }
 
 /// Returns a text as etcd takes keys and values.
-pub(super) fn bytes(text: &str) -> ByteString {
+pub fn bytes(text: &str) -> ByteString {
     ByteString(text.as_bytes().to_vec())
 }
 
 /// Returns the first key after all keys with a prefix.
-pub(super) fn after_prefix(prefix: &str) -> Vec<u8> {
+pub fn after_prefix(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;
@@ -509,7 +535,7 @@ fn client(url: &str, files: &EtcdFiles) -> Result<Client, ConnectError> {
     let text = |path: &std::path::Path| path.display().to_string();
     config.auth_info.client_certificate = files.certificate.as_deref().map(text);
     config.auth_info.client_key = files.key.as_deref().map(text);
-    kubernetes::open(config).map_err(|error| failed(words(&error)))
+    api_server::open(config).map_err(|error| failed(words(&error)))
 }
 
 fn request(call: &str, body: &Value) -> Result<Request<Vec<u8>>, http::Error> {
@@ -570,8 +596,8 @@ mod tests {
 
     use futures_util::future::join;
 
-    use super::super::setup::runtime;
     use super::*;
+    use service_kit::asynchronous::runtime;
 
     /// Each connection of this member is answered once, in this way, and stays.
     const ANSWERS: [&str; 3] = [

@@ -10,7 +10,7 @@ use crate::bell::Bell;
 
 /// The loop's end.
 #[derive(Debug)]
-pub(super) struct Inlet<T> {
+pub struct Inlet<T> {
     heard: mpsc::Receiver<T>,
     bell: Bell,
     /// The bell was rung, and the loop has not taken anything since.
@@ -19,12 +19,12 @@ pub(super) struct Inlet<T> {
 
 impl<T> Inlet<T> {
     /// Returns what is readable when something was heard.
-    pub(super) fn bell(&self) -> &Bell {
+    pub fn bell(&self) -> &Bell {
         &self.bell
     }
 
     /// Takes what was heard since the last call.
-    pub(super) fn heard(&self) -> Vec<T> {
+    pub fn heard(&self) -> Vec<T> {
         self.bell.heard();
         // What is passed on from now on rings again; what came before is taken here.
         self.rung.swap(false, Ordering::SeqCst);
@@ -34,7 +34,7 @@ impl<T> Inlet<T> {
 
 /// The thread's end.
 #[derive(Debug)]
-pub(super) struct Outlet<T> {
+pub struct Outlet<T> {
     to: mpsc::Sender<T>,
     bell: Bell,
     rung: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ pub(super) struct Outlet<T> {
 impl<T> Outlet<T> {
     /// Passes on what was heard, and rings unless the loop is about to look. The loop is gone only
     /// when the process ends.
-    pub(super) fn tell(&self, heard: T) {
+    pub fn tell(&self, heard: T) {
         let _ = self.to.send(heard);
         if !self.rung.swap(true, Ordering::SeqCst) {
             self.bell.ring();
@@ -58,25 +58,25 @@ const MOST_REASONS: usize = 8;
 /// A source that does not answer. Its thread tries again and again. It passes each reason on to the
 /// loop once, and the loop sleeps on.
 #[derive(Debug, Default)]
-pub(super) struct Silence {
+pub struct Silence {
     told: BTreeSet<String>,
 }
 
 impl Silence {
     /// Reports whether the loop does not have a reason yet, and takes note that it has it now.
-    pub(super) fn is_news(&mut self, why: &str) -> bool {
+    pub fn is_news(&mut self, why: &str) -> bool {
         self.told.len() < MOST_REASONS && self.told.insert(why.to_owned())
     }
 
     /// Takes note that the source answers. Reports whether the loop was told that the source is
     /// silent.
-    pub(super) fn end(&mut self) -> bool {
+    pub fn end(&mut self) -> bool {
         !std::mem::take(&mut self.told).is_empty()
     }
 }
 
 /// Creates both ends.
-pub(super) fn pair<T>() -> io::Result<(Inlet<T>, Outlet<T>)> {
+pub fn pair<T>() -> io::Result<(Inlet<T>, Outlet<T>)> {
     let bell = Bell::new()?;
     let (to, heard) = mpsc::channel();
     let rung = Arc::new(AtomicBool::new(false));

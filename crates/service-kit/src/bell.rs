@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A bell; its clones are the same bell.
 #[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<Ends>);
+pub struct Bell(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
@@ -23,7 +23,7 @@ struct Ends {
 
 impl Bell {
     /// Creates a bell that nobody has rung.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         #[expect(clippy::disallowed_methods, reason = "both ends live as long as the bell")]
         let (heard, ringer) = UnixStream::pair()?;
         heard.set_nonblocking(true)?;
@@ -32,7 +32,7 @@ impl Bell {
     }
 
     /// Creates a bell that each of these signals rings.
-    pub(crate) fn of_signals(signals: &[c_int]) -> io::Result<Self> {
+    pub fn of_signals(signals: &[c_int]) -> io::Result<Self> {
         let bell = Bell::new()?;
         for signal in signals {
             bell.ring_at(*signal)?;
@@ -41,23 +41,23 @@ impl Bell {
     }
 
     /// Has a signal ring it from now on.
-    pub(crate) fn ring_at(&self, signal: c_int) -> io::Result<()> {
+    pub fn ring_at(&self, signal: c_int) -> io::Result<()> {
         signal_hook::low_level::pipe::register(signal, self.0.ringer.try_clone()?).map(drop)
     }
 
     /// Waits until it is rung, without blocking the asynchronous thread.
-    pub(crate) async fn rung(&self) -> io::Result<()> {
+    pub async fn rung(&self) -> io::Result<()> {
         tokio::net::UnixStream::from_std(self.0.heard.try_clone()?)?.readable().await
     }
 
     /// Rings it.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         // If the socket is full, it is readable already: the loop has not heard it yet.
         let _ = (&self.0.ringer).write(&[0]);
     }
 
     /// Says whether it was rung since the last call.
-    pub(crate) fn heard(&self) -> bool {
+    pub fn heard(&self) -> bool {
         let mut octets = [0; 64];
         let mut rung = false;
         loop {

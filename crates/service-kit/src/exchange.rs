@@ -19,32 +19,34 @@ const POST: &str = "POST ";
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    /// The status of HTTP.
+    pub status: u16,
     /// What the body is: `text/plain` or `application/json`.
-    pub(crate) media: &'static str,
-    pub(crate) body: String,
+    pub media: &'static str,
+    /// What is said.
+    pub body: String,
 }
 
 impl Answer {
     /// Answers with a line of text.
-    pub(crate) fn text(status: u16, line: &str) -> Self {
+    pub fn text(status: u16, line: &str) -> Self {
         Answer { status, media: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 
     /// Answers with a value.
-    pub(crate) fn json(value: &impl serde::Serialize) -> Self {
+    pub fn json(value: &impl serde::Serialize) -> Self {
         let body = serde_json::to_string(value).expect("our types serialise to JSON");
         Answer { status: 200, media: "application/json", body }
     }
 
     /// Answers with metrics.
-    pub(crate) fn metrics(body: String) -> Self {
+    pub fn metrics(body: String) -> Self {
         Answer { status: 200, media: agent::metrics::MEDIA, body }
     }
 
     /// Answers whether all is well: nothing, or what is wrong.
-    pub(crate) fn verdict(wrong: Option<String>) -> Self {
+    pub fn verdict(wrong: Option<String>) -> Self {
         match wrong {
             None => Answer::text(200, "ok"),
             Some(why) => Answer::text(503, &cni::text::one_line(why)),
@@ -53,7 +55,7 @@ impl Answer {
 }
 
 /// Returns the answer to a question as it is sent.
-pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> String {
+pub fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> String {
     let target = asked.target.split('?').next().unwrap_or_default();
     let answer = match asked.method.as_str() {
         "GET" => answer(target),
@@ -77,7 +79,7 @@ pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> S
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
-pub(crate) enum NoAnswer {
+pub enum NoAnswer {
     /// No process listens.
     #[error("no program listens at {0}")]
     Nobody(String),
@@ -90,11 +92,7 @@ pub(crate) enum NoAnswer {
 }
 
 /// Asks a question. Returns the status and the body.
-pub(crate) fn ask(
-    path: &Path,
-    question: &str,
-    timeout: Duration,
-) -> Result<(u16, Vec<u8>), NoAnswer> {
+pub fn ask(path: &Path, question: &str, timeout: Duration) -> Result<(u16, Vec<u8>), NoAnswer> {
     let (method, target) = match question.strip_prefix(POST) {
         Some(target) => ("POST", target),
         None => ("GET", question),

@@ -1,6 +1,7 @@
 //! The descriptors that the loop waits for.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -12,15 +13,15 @@ use rustix::io::Errno;
 const BATCH: usize = 64;
 
 /// A set of descriptors, each registered with a number that the caller chose (`man 7 epoll`),
-/// level-triggered.
-#[derive(Debug)]
-pub(crate) struct Poller {
-    epoll: OwnedFd,
+/// level-triggered. Copies are the same set.
+#[derive(Debug, Clone)]
+pub struct Poller {
+    epoll: Arc<OwnedFd>,
 }
 
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interest {
+pub enum Interest {
     /// Something to read, or the end.
     Read,
     /// Room to write, or the end.
@@ -37,31 +38,29 @@ impl Interest {
 }
 
 impl Poller {
-    pub(crate) fn new() -> Result<Self, Errno> {
+    /// Creates an empty set.
+    pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Poller { epoll })
+        Ok(Poller { epoll: Arc::new(epoll) })
     }
 
     /// Adds a descriptor. Closing the descriptor removes it.
-    pub(crate) fn add(&self, fd: impl AsFd, number: u64, interest: Interest) -> Result<(), Errno> {
+    pub fn add(&self, fd: impl AsFd, number: u64, interest: Interest) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(number), interest.flags())
     }
 
-    pub(crate) fn change(
-        &self,
-        fd: impl AsFd,
-        number: u64,
-        interest: Interest,
-    ) -> Result<(), Errno> {
+    /// Waits for something else of a descriptor.
+    pub fn change(&self, fd: impl AsFd, number: u64, interest: Interest) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(number), interest.flags())
     }
 
-    pub(crate) fn remove(&self, fd: impl AsFd) -> Result<(), Errno> {
+    /// Removes a descriptor.
+    pub fn remove(&self, fd: impl AsFd) -> Result<(), Errno> {
         epoll::delete(&self.epoll, fd)
     }
 
     /// Waits until something is ready or the time is over; returns the numbers of what is ready.
-    pub(crate) fn wait(&self, most: Option<Duration>) -> Result<Vec<u64>, Errno> {
+    pub fn wait(&self, most: Option<Duration>) -> Result<Vec<u64>, Errno> {
         // Rounded up: waking a fraction too early would only cost another turn.
         let timeout = most.map(|most| {
             let millis = i64::try_from(most.as_millis().saturating_add(1)).unwrap_or(i64::MAX);

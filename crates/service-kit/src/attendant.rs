@@ -38,12 +38,12 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// Returns the folder of the status sockets.
-pub(crate) fn folder(roots: &Roots) -> PathBuf {
+pub fn folder(roots: &Roots) -> PathBuf {
     roots.run.join("agent")
 }
 
 /// Returns the folder of a service's status socket: its own, if the service is not root.
-pub(crate) fn home(roots: &Roots, service: &str) -> PathBuf {
+pub fn home(roots: &Roots, service: &str) -> PathBuf {
     match rights::of(service).and_then(|rights| rights.user) {
         Some(_) => folder(roots).join(service),
         None => folder(roots),
@@ -51,7 +51,7 @@ pub(crate) fn home(roots: &Roots, service: &str) -> PathBuf {
 }
 
 /// Returns the path of a service's status socket.
-pub(crate) fn socket(roots: &Roots, service: &str) -> PathBuf {
+pub fn socket(roots: &Roots, service: &str) -> PathBuf {
     home(roots, service).join(format!("{service}.sock"))
 }
 
@@ -61,7 +61,7 @@ fn last_words(roots: &Roots, service: &str) -> PathBuf {
 }
 
 /// Leaves the error with which a service ends, for `netwrightd agent status`.
-pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
+pub fn leave_last_words(roots: &Roots, service: &str, error: &str) {
     let said = LogLine { at: health::now(), text: cni::text::one_line(error) };
     let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
     // If this fails, the status does not say why the service ended; the log does.
@@ -72,29 +72,35 @@ pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
 }
 
 /// Reads the error with which a service ended last.
-pub(crate) fn read_last_words(roots: &Roots, service: &str) -> Option<LogLine> {
+pub fn read_last_words(roots: &Roots, service: &str) -> Option<LogLine> {
     let text = state::read_optional(&last_words(roots, service)).ok().flatten()?;
     serde_json::from_slice(&text).ok()
 }
 
 /// Forgets the error with which a service ended last.
-pub(crate) fn forget_last_words(roots: &Roots, service: &str) {
+pub fn forget_last_words(roots: &Roots, service: &str) {
     let _ = state::remove_file(&last_words(roots, service));
 }
 
 /// What the thread does.
-pub(crate) struct Duties {
+pub struct Duties {
     /// Answers a question.
-    pub(crate) answer: Box<dyn Fn(&str) -> Answer + Send>,
+    pub answer: Box<dyn Fn(&str) -> Answer + Send>,
     /// Reads the configuration again, for a process whose loop does not.
-    pub(crate) reload: Option<Box<dyn FnMut() + Send>>,
+    pub reload: Option<Box<dyn FnMut() + Send>>,
     /// Says whether the configuration's files have changed, for a process that follows them.
-    pub(crate) changed: Option<Box<dyn FnMut() -> bool + Send>>,
+    pub changed: Option<Box<dyn FnMut() -> bool + Send>>,
+}
+
+impl std::fmt::Debug for Duties {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Duties").finish_non_exhaustive()
+    }
 }
 
 /// The thread. It ends, and its socket is removed, when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Attendant {
+pub struct Attendant {
     end: Bell,
     thread: Option<JoinHandle<()>>,
 }
@@ -102,7 +108,7 @@ pub(crate) struct Attendant {
 impl Attendant {
     /// Starts the thread. Without a listener it answers no client. `hung_up` says whether a SIGHUP
     /// came before.
-    pub(crate) fn start(
+    pub fn start(
         listener: Option<Listener>,
         duties: Duties,
         hung_up: &AtomicBool,
@@ -131,7 +137,7 @@ impl Drop for Attendant {
 }
 
 /// Opens a status socket. If that is impossible, it logs why, and the service runs without one.
-pub(crate) fn listen(path: &Path) -> Option<Listener> {
+pub fn listen(path: &Path) -> Option<Listener> {
     match Listener::open(Vec::new(), path) {
         Ok(listener) => Some(listener),
         Err(error) => {
@@ -143,7 +149,7 @@ pub(crate) fn listen(path: &Path) -> Option<Listener> {
 }
 
 fn attend(listener: Option<Listener>, hangups: &Bell, ended: &Bell, mut duties: Duties) {
-    let mut talks: Talks<UnixStream> = Talks::new();
+    let mut talks: Talks<UnixStream> = Talks::default();
     let mut looked = Instant::now();
     loop {
         let mut ready =
@@ -203,7 +209,7 @@ fn pause(follows: bool, until: Option<Instant>) -> Option<Timespec> {
 
 /// A changed configuration on its way from the thread to the service's loop.
 #[derive(Debug, Clone)]
-pub(crate) struct Changes(Arc<Inner>);
+pub struct Changes(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -212,23 +218,24 @@ struct Inner {
 }
 
 impl Changes {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    /// Creates one without a change.
+    pub fn new() -> std::io::Result<Self> {
         Ok(Changes(Arc::new(Inner { config: Mutex::new(None), bell: Bell::new()? })))
     }
 
     /// Returns what is readable while there is a change.
-    pub(crate) fn descriptor(&self) -> impl AsFd + '_ {
+    pub fn descriptor(&self) -> impl AsFd + '_ {
         &self.0.bell
     }
 
     /// Leaves a configuration for the loop.
-    pub(crate) fn put(&self, config: Config) {
+    pub fn put(&self, config: Config) {
         *self.0.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
         self.0.bell.ring();
     }
 
     /// Takes the last configuration that was left.
-    pub(crate) fn take(&self) -> Option<Config> {
+    pub fn take(&self) -> Option<Config> {
         self.0.bell.heard();
         self.0.config.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -12,7 +12,7 @@ use crate::exchange::{self, Answer};
 use crate::listen::ACCEPT_RETRY_DELAY;
 
 /// How many clients are listened to at a socket. One more takes the place of the oldest.
-pub(crate) const MOST: usize = 64;
+pub const MOST: usize = 64;
 /// How long a client has for its question.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a client has to read the answer, which may have megabytes.
@@ -22,10 +22,16 @@ const TIMEOUT_OF_ANSWER: Duration = Duration::from_secs(10);
 const MOST_UNREAD: usize = 64 << 20;
 
 /// The clients, the oldest first.
-pub(crate) struct Talks<S> {
+pub struct Talks<S> {
     all: Vec<Talk<S>>,
     /// The last connection could not be accepted, which has been logged.
     cannot_accept: bool,
+}
+
+impl<S> std::fmt::Debug for Talks<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Talks").finish_non_exhaustive()
+    }
 }
 
 /// A client.
@@ -60,18 +66,20 @@ impl Turn {
     }
 }
 
-impl<S: Read + Write + AsFd> Talks<S> {
-    pub(crate) fn new() -> Self {
+impl<S> Default for Talks<S> {
+    fn default() -> Self {
         Talks { all: Vec::new(), cannot_accept: false }
     }
+}
 
+impl<S: Read + Write + AsFd> Talks<S> {
     /// Returns what each client waits for.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
+    pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.all.iter().map(|talk| PollFd::new(&talk.stream, talk.turn.waits_for()))
     }
 
     /// Returns when the time of a client is over.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub fn until(&self) -> Option<Instant> {
         self.all.iter().map(|talk| talk.until).min()
     }
 
@@ -79,7 +87,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
     /// `ready` says of each client of [`Talks::waits`] whether its event has come.
     ///
     /// One question is answered at a time, so that room is made before the next answer is.
-    pub(crate) fn go_on(&mut self, ready: &[bool], answer: &mut dyn FnMut(&str) -> Answer) {
+    pub fn go_on(&mut self, ready: &[bool], answer: &mut dyn FnMut(&str) -> Answer) {
         let now = Instant::now();
         let mut ready = ready.iter();
         let mut is_answered = false;
@@ -100,7 +108,7 @@ impl<S: Read + Write + AsFd> Talks<S> {
     /// Takes a client. `accept` returns its connection, which must not block. If none can be
     /// accepted, the oldest client gives its descriptor to the next; without one there is a pause,
     /// since the connection stays ready.
-    pub(crate) fn accept(&mut self, accept: impl FnOnce() -> io::Result<S>) {
+    pub fn accept(&mut self, accept: impl FnOnce() -> io::Result<S>) {
         match accept() {
             Ok(stream) => {
                 self.cannot_accept = false;
@@ -201,7 +209,7 @@ mod tests {
     /// Each answer may have megabytes, and all of them used to be made before room was.
     #[test]
     fn one_question_is_answered_before_room_is_made() {
-        let mut talks = Talks::new();
+        let mut talks = Talks::default();
         let clients: Vec<UnixStream> = (0..3).map(|_| asking(&mut talks)).collect();
         // More than a socket's buffers hold.
         let mut long = |_: &str| Answer::text(200, &"x".repeat(1 << 20));
@@ -216,7 +224,7 @@ mod tests {
     /// without a pause.
     #[test]
     fn the_oldest_gives_way_if_nobody_can_be_accepted() {
-        let mut talks = Talks::new();
+        let mut talks = Talks::default();
         let clients: Vec<UnixStream> = (0..2).map(|_| asking(&mut talks)).collect();
         talks.accept(|| Err(Errno::MFILE.into()));
         assert_eq!(talks.all.len(), 1);
