@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod answers;
+mod besides;
 mod between;
 pub(super) mod denied;
 mod fix;

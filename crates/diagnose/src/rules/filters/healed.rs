@@ -11,6 +11,7 @@ use crate::filter::samples::{
     rule, table, tcp_port, udp_port,
 };
 use crate::filter::samples::{drop as dropped, namespace};
+use crate::finding::WayKind;
 use crate::path::samples::{ip, node};
 use crate::question::Answers;
 
@@ -520,4 +521,46 @@ fn a_containers_own_filter_is_not_opened_for_all() {
     let says =
         "a command here takes its protection away for what it sends to 198.51.100.1:80 by TCP";
     assert_eq!(one.advice[1], says);
+}
+
+/// What is accepted is for TCP: names, and all else, fall to the policy.
+#[test]
+fn what_a_policy_drops_besides_is_said() {
+    for (writing, kinds) in WRITINGS.map(|writing| (writing, [WayKind::Names, WayKind::Outside])) {
+        let rules = [
+            "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+            "-p tcp --dport 443 -j ACCEPT",
+            "-p tcp --dport 80 -j ACCEPT",
+        ];
+        let mut scene = writing.node(Hook::Forward, true, &[("FORWARD", &rules)]);
+        scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+        let found = crate::causes::sort(found_to(&scene, None), &scene);
+        let [cause] = &found.causes[..] else { panic!("{found:#?}") };
+        let one = &cause.finding;
+        assert!(one.says.contains("server of names 198.51.100.53"), "{one:#?}");
+        let broken: Vec<WayKind> = one.breaks.iter().map(|way| way.kind).collect();
+        assert_eq!(broken, kinds, "{writing:?}");
+        let besides = "the policy drops all that no rule accepts: packets of containers of mynet to machines beyond this node (TCP, UDP, ICMP), too";
+        assert!(one.seen.iter().any(|line| line == besides), "{one:#?}");
+    }
+    // A rule drops what it names, and no more.
+    let rules = ["-p udp --dport 53 -j DROP"];
+    let mut scene = Writing::Ip.node(Hook::Forward, false, &[("FORWARD", &rules)]);
+    scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);
+    let all = found_to(&scene, None);
+    assert_eq!(all[0].breaks.iter().map(|way| way.kind).collect::<Vec<_>>(), [WayKind::Names]);
+}
+
+#[test]
+fn what_a_policy_for_the_node_itself_drops_besides_is_said() {
+    let rules =
+        ["-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "-p tcp --dport 22 -j ACCEPT"];
+    let mut scene = Writing::Ip.node(Hook::Input, true, &[("INPUT", &rules)]);
+    scene.containers[0].nameservers = Some(vec![ip("10.88.0.1")]);
+    let all = found_to(&scene, None);
+    let one = all.iter().find(|one| one.says.contains("server of names")).unwrap();
+    let broken: Vec<WayKind> = one.breaks.iter().map(|way| way.kind).collect();
+    assert_eq!(broken, [WayKind::Names, WayKind::Gateway], "{one:#?}");
+    let besides = "echo requests of containers of mynet to 10.88.0.1";
+    assert!(one.seen.iter().any(|line| line.contains(besides)), "{one:#?}");
 }

@@ -7,7 +7,7 @@ use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as PublishedPort, Transport};
 
 use super::super::{BY_ITSELF, containers, unanswered};
-use super::{FilterStop, between, fix, tried};
+use super::{FilterStop, besides, between, fix, tried};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port};
 use crate::finding::{Finding, Severity, WayKind};
@@ -213,6 +213,13 @@ fn stopped(
     let kinds = sort.ways();
     let finding =
         kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())));
+    let besides = besides::closed(look, site, caught, kinds);
+    let finding = match besides.is_empty() {
+        true => finding,
+        false => finding.seen(besides::says(&besides)),
+    };
+    let finding = (besides.iter())
+        .fold(finding, |finding, one| finding.breaks(one.kind, Some(site.family())));
     let whose = match inside {
         Some(_) => Some(format!("{}, or who set it up", site.container.called())),
         None => whose::of_place(place, look.scene),
