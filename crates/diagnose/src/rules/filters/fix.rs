@@ -13,7 +13,7 @@ use scene::{Container, Scene, Transport};
 use super::super::unanswered;
 use super::super::ways::{links_out, samples};
 use super::matches::{Links, Match, RuleMatch};
-use super::position::{Ending, FilterSite, InsertPoint, Position, StoppedTrips};
+use super::position::{Effect, Ending, FilterSite, InsertPoint, Position, StoppedTrips};
 use super::say::Sort;
 use super::{FilterStop, WEB, others, stateless, tcp};
 use crate::Look;
@@ -152,8 +152,12 @@ fn let_through(way: &StoppedWay<'_>, commands: Vec<String>) -> Vec<Help> {
         Some(_) => format!("; {}", or_remove(&removed(way))),
         None => String::new(),
     };
+    let why = match matches(way).0.is_empty() {
+        true => "no rule there tells answers from other packets",
+        false => "each that helps would also let pass what other rules drop",
+    };
     vec![Help::Advice(format!(
-        "let {name} except what containers send and get; doctor names no command, since no rule there tells answers from other packets{otherwise}"
+        "let {name} except what containers send and get; doctor names no command, since {why}{otherwise}"
     ))]
 }
 
@@ -218,6 +222,7 @@ pub(super) fn sent(
     ending: &dyn Fn(&[AddedRule]) -> Ending,
 ) -> Vec<Help> {
     let is_ipv4 = site.family() == IpFamily::V4;
+    let effect = Effect { ending, opens: &|_| false };
     let is_closed = place.rule.is_none_or(|(_, rule)| is_for_all(scene, place, rule));
     let all = stateless::sent(site, is_closed);
     let rules: Vec<RuleMatch<'_>> = all
@@ -225,7 +230,7 @@ pub(super) fn sent(
         .map(|what| RuleMatch { what: *what, links: NO_LINKS, leaves: false, is_ipv4 })
         .collect();
     let at = FilterSite { namespace: &scene.host, inside: None };
-    let commands = inserted(at, place, InsertPoint::Rule, &rules, ending, None).unwrap_or_default();
+    let commands = inserted(at, place, InsertPoint::Rule, &rules, effect, None).unwrap_or_default();
     let commands = commands.into_iter().map(Help::Command);
     commands.chain([Help::Advice(or_remove(&remove(&at.own(place), None)))]).collect()
 }
@@ -242,6 +247,7 @@ pub(in crate::rules) fn opened(
 ) -> Vec<Help> {
     let owner = whose::owner_of(place, scene).map(|(owner, _)| owner);
     let is_input = place.hook == Hook::Input;
+    let effect = Effect { ending, opens: &|_| false };
     let site = FilterSite { namespace: &scene.host, inside: None };
     let commands: Vec<String> = match owner {
         Some(Owner::Firewalld) if is_input && scene.has_firewall("firewalld") => {
@@ -269,7 +275,7 @@ pub(in crate::rules) fn opened(
             let (is_ipv4, leaves) = (family == IpFamily::V4, leaves(place));
             let rule = |what| RuleMatch { what, links: NO_LINKS, leaves, is_ipv4 };
             let rules: Vec<RuleMatch<'_>> = all.into_iter().map(rule).collect();
-            inserted(site, place, at, &rules, ending, None).unwrap_or_default()
+            inserted(site, place, at, &rules, effect, None).unwrap_or_default()
         }
     };
     let or = place.rule.filter(|_| owner.is_none());
@@ -501,8 +507,11 @@ fn accept(way: &StoppedWay<'_>, at: InsertPoint) -> Vec<String> {
         return Vec::new();
     };
     let stopped = StoppedTrips::of(look.scene, caught, way.trips);
-    let ending = |added: &[AddedRule]| stopped.ending(added);
-    inserted(filter, place, at, &rules, &ending, netns).unwrap_or_default()
+    let effect = Effect {
+        ending: &|added: &[AddedRule]| stopped.ending(added),
+        opens: &|added: &[AddedRule]| stopped.opens(added),
+    };
+    inserted(filter, place, at, &rules, effect, netns).unwrap_or_default()
 }
 
 /// Returns what is to pass, and by which links.
@@ -596,10 +605,10 @@ fn inserted(
     place: &Place,
     at: InsertPoint,
     rules: &[RuleMatch<'_>],
-    ending: &dyn Fn(&[AddedRule]) -> Ending,
+    effect: Effect<'_>,
     netns: Option<&str>,
 ) -> Option<Vec<String>> {
-    let placed = site.placed(place, at, rules, ending)?;
+    let placed = site.placed(place, at, rules, effect)?;
     let first = placed.first().map(|(_, position)| position.clone())?;
     // A container's own filter is opened for what is shown to need it, and for no more.
     let is_used = |one: usize| placed.iter().any(|(used, _)| *used == one);

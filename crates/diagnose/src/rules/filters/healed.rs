@@ -402,6 +402,34 @@ fn in_a_chain_of_one_caller_what_it_drops_first_stays() {
     }
 }
 
+/// Before the jump, a rule would let pass what the chain drops first.
+#[test]
+fn a_chain_of_two_callers_that_drops_for_one_address_is_opened_below_that() {
+    for writing in WRITINGS {
+        let ours = ["-d OWN -j DROP", "-j DROP"];
+        let rules = [
+            "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+            "-m conntrack --ctstate DNAT -j ACCEPT",
+            "-i cni0 -o up0 -j OURS",
+            "-i tun0 -j OURS",
+        ];
+        let chains = [("FORWARD", &rules[..]), ("OURS", &ours[..])];
+        mends(writing, &writing.node(Hook::Forward, false, &chains));
+        // Nor does one in it help without harm if others lead an address there.
+        let led = [rules[0], rules[1], "-d 203.0.113.9 -j OURS", rules[2]];
+        if writing == Writing::Ip {
+            let chains = [("FORWARD", &led[..]), ("OURS", &ours[..])];
+            let mut scene = node();
+            Writing::Ip.put(&mut scene, Hook::Forward, false, &chains);
+            scene.host.filter.tables.retain(|table| table.family != Kin::Ip6);
+            let all = found_to(&scene, None);
+            assert!(!all.is_empty() && all.iter().all(|one| one.fix.is_empty()), "{all:#?}");
+            let why = "each that helps would also let pass what other rules drop";
+            assert!(all[0].advice[0].contains(why), "{all:#?}");
+        }
+    }
+}
+
 #[test]
 fn in_dockers_chain_for_others_what_others_wrote_stays() {
     for writing in [Writing::IptablesNft, Writing::IptablesLegacy] {

@@ -72,19 +72,50 @@ pub(super) struct StoppedTrips<'t> {
     stop: &'t FilterStop,
     /// The trips that end there, each with the other filters that stop it.
     trips: Vec<(&'t Trip<'t>, Vec<Place>)>,
+    /// Those to other addresses, which other rules of the base chain stop, or which come to the same
+    /// rule another way: an administrator means them.
+    others: Vec<(&'t Trip<'t>, Vec<Place>)>,
+}
+
+/// What is asked of rules before they are printed.
+#[derive(Clone, Copy)]
+pub(in crate::rules) struct Effect<'e> {
+    /// What comes of the packets that are to pass.
+    pub(in crate::rules) ending: &'e dyn Fn(&[AddedRule]) -> Ending,
+    /// Whether packets pass that are not to.
+    pub(in crate::rules) opens: &'e dyn Fn(&[AddedRule]) -> bool,
 }
 
 impl<'t> StoppedTrips<'t> {
     pub(super) fn of(scene: &'t Scene, stop: &'t FilterStop, trips: &'t [Trip<'t>]) -> Self {
-        let of_trip = |trip: &'t Trip<'t>| {
-            let all = caught(scene, trip);
+        let mut all = StoppedTrips { scene, stop, trips: Vec::new(), others: Vec::new() };
+        for trip in trips {
+            let stops = caught(scene, trip);
             let is_it = |one: &FilterStop| {
                 one.is_at(stop) && one.back == stop.back && one.further == stop.further
             };
-            let others = all.iter().filter(|one| !one.may_hide(stop));
-            all.iter().any(is_it).then(|| (trip, others.map(|one| one.place.clone()).collect()))
-        };
-        StoppedTrips { scene, stop, trips: trips.iter().filter_map(of_trip).take(TRIPS).collect() }
+            let is_here = stops.iter().any(|one| one.may_hide(stop));
+            let elsewhere = stops.iter().filter(|one| !one.may_hide(stop));
+            let elsewhere = elsewhere.map(|one| one.place.clone()).collect();
+            if stops.iter().any(is_it) {
+                all.trips.push((trip, elsewhere));
+            } else if is_here && matches!(trip, Trip::Outside { .. }) {
+                all.others.push((trip, elsewhere));
+            }
+            if TRIPS <= all.trips.len() && TRIPS <= all.others.len() {
+                break;
+            }
+        }
+        all.trips.truncate(TRIPS);
+        all.others.truncate(TRIPS);
+        all
+    }
+
+    /// Says whether a trip to an address that the base chain stops elsewhere passes it with some rules
+    /// more.
+    pub(super) fn opens(&self, added: &[AddedRule]) -> bool {
+        let mut others = self.others.iter();
+        others.any(|(trip, without)| self.of_one(trip, without, added) == Ending::Passed)
     }
 
     /// Returns what comes of the trip that gets furthest with some rules more: what stops others is for
@@ -165,8 +196,9 @@ impl<'f> FilterSite<'f> {
         stopped: &Place,
         at: InsertPoint,
         rules: &[RuleMatch<'_>],
-        ending: &dyn Fn(&[AddedRule]) -> Ending,
+        effect: Effect<'_>,
     ) -> Option<Vec<PlacedRule>> {
+        let Effect { ending, opens } = effect;
         let mut placed: Vec<PlacedRule> = Vec::new();
         let mut added: Vec<AddedRule> = Vec::new();
         let mut is = ending(&[]);
@@ -178,11 +210,13 @@ impl<'f> FilterSite<'f> {
             let left = (0..rules.len()).filter(|one| placed.iter().all(|(own, _)| own != one));
             let mut found = left.filter_map(|one| {
                 let rule = rules.get(one)?;
-                let helps = |trial: &AddedRule| {
-                    let new = ending(&[&added[..], std::slice::from_ref(trial)].concat());
+                let with = |new: &AddedRule| [&added[..], std::slice::from_ref(new)].concat();
+                let helps = |new: &AddedRule| {
+                    let new = ending(&with(new));
                     new != is && new != Ending::Unsure
                 };
-                Some((one, self.lowest(&place, at, rule, &helps)?))
+                let harms = |new: &AddedRule| opens(&with(new));
+                Some((one, self.lowest(&place, at, rule, [&helps, &harms])?))
             });
             let (one, position) = found.next()?;
             added.push(self.added(&place, &position, rules.get(one)?));
@@ -192,19 +226,20 @@ impl<'f> FilterSite<'f> {
         Some(placed)
     }
 
-    /// Returns the lowest place at which a rule helps.
+    /// Returns the lowest place at which a rule helps, and does no harm.
     fn lowest(
         &self,
         place: &Place,
         at: InsertPoint,
         rule: &RuleMatch<'_>,
-        helps: &dyn Fn(&AddedRule) -> bool,
+        [helps, harms]: [&dyn Fn(&AddedRule) -> bool; 2],
     ) -> Option<Position> {
         self.chains(place, at).into_iter().find_map(|(chain, limit)| {
             let count = self.count(place, &chain)?;
             let position = |index: usize| self.position(place, &chain, index);
             let is_good = |index: usize| helps(&self.added(place, &position(index), rule));
-            Some(position(last(limit.unwrap_or(count), is_good)?))
+            let found = position(last(limit.unwrap_or(count), is_good)?);
+            (!harms(&self.added(place, &found, rule))).then_some(found)
         })
     }
 
@@ -241,22 +276,20 @@ impl<'f> FilterSite<'f> {
     /// Returns the chains into which a rule may go, the best first, each with the number of its rules
     /// of which the rest stops the packets; `None`: none of them does.
     fn chains(&self, place: &Place, at: InsertPoint) -> Vec<(String, Option<usize>)> {
-        let frames = frames(place);
-        let base = frames
-            .first()
-            .map(|(chain, (number, _))| (chain.clone(), Some(number.saturating_sub(1))));
-        let base = base.unwrap_or_else(|| (place.base.clone(), None));
+        let before =
+            |(chain, (number, _)): (String, (usize, u64))| (chain, Some(number.saturating_sub(1)));
+        let mut frames: Vec<_> = frames(place).into_iter().map(before).collect();
+        if frames.is_empty() {
+            frames.push((place.base.clone(), None));
+        }
         match at {
-            InsertPoint::Base => vec![base],
-            InsertPoint::Chain(name) => vec![(name.to_owned(), None), base],
+            InsertPoint::Base => frames,
+            InsertPoint::Chain(name) => [vec![(name.to_owned(), None)], frames].concat(),
+            // A rule in a chain that others use would let pass what they lead there.
             InsertPoint::Rule => {
-                let own = self.own_frames(place).into_iter().rev();
-                let own = own.map(|(chain, (number, _))| (chain, Some(number.saturating_sub(1))));
-                let mut all: Vec<_> = own.collect();
-                if all.is_empty() {
-                    all.push(base);
-                }
-                all
+                let own = self.own_frames(place).len().clamp(1, frames.len());
+                frames.get_mut(..own).unwrap_or_default().reverse();
+                frames
             }
         }
     }

@@ -216,8 +216,7 @@ fn a_filter_that_stops_the_tunnels_packets() {
     let policy = dropping(base("c", Hook::Input, 0, rules()));
     let policy = with(flannel(), table(Kin::Inet, "filter", vec![policy]));
     let fix = "nft add rule inet filter c ip saddr 192.0.2.0/24 udp dport 8472 accept".to_owned();
-    let object = "tunnel-dropped flannel.1: inet filter/c policy".to_owned();
-    assert_eq!(told(policy), [(object, vec![fix.clone()])]);
+    let last = ("tunnel-dropped flannel.1: inet filter/c policy".to_owned(), vec![fix.clone()]);
     // Others come to the chain that drops, too.
     let deny = |parts: &[Vec<Step>]| rule(&[parts, &[jump("deny")]].concat());
     let mut calls = [rules(), vec![deny(&[udp_port(9)]), deny(&[iifname("up0")])]].concat();
@@ -225,7 +224,10 @@ fn a_filter_that_stops_the_tunnels_packets() {
     let chains = vec![base("c", Hook::Input, 0, calls), chain("deny", vec![rule(&[drop()])])];
     let shared = with(flannel(), table(Kin::Inet, "filter", chains));
     let fix = fix.replace("add rule inet filter c", "insert rule inet filter c handle 23");
-    assert_eq!(told(shared)[0].1, [fix]);
+    let before = ("tunnel-dropped flannel.1: inet filter/deny rule 1".to_owned(), vec![fix]);
+    for (scene, expected) in [(policy, last), (shared, before)] {
+        assert_eq!(told(scene), [expected]);
+    }
     let other = base("c", Hook::Input, 0, vec![rule(&[udp_port(4789), drop()])]);
     assert_eq!(told(with(flannel(), table(Kin::Inet, "filter", vec![other]))), []);
 }
