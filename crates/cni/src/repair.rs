@@ -24,6 +24,13 @@ pub struct ItemDrift {
     /// belongs to no item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<serde_json::Value>,
+    /// No plugin but Netwright's ever makes what is missing: an element of our tables, or a rule
+    /// with our comment.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ours: bool,
+    /// It is of hairpin mode: of what a container sends to itself by a port of the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hairpin: bool,
 }
 
 /// The key with the interface's name from ADD, for a CHECK of an interface that a program has moved

@@ -5,6 +5,7 @@
 //! text. It says what is certain. A set that was not read to its end, a match that is not known, a
 //! program that judges: what depends on them may be or not be, and [`End::Unknown`] says so.
 
+mod added;
 mod bits;
 mod ends;
 mod foreign;
@@ -26,12 +27,14 @@ use std::net::IpAddr;
 use scene::Namespace;
 use scene::filter::{Hook, Table};
 
+pub(crate) use self::added::NewRule;
+pub use self::added::{AddedRule, Change};
 pub use self::bits::Truth;
 use self::ends::Ends;
 pub use self::ends::{Hops, NewDestination};
 use self::order::{Item, items};
 pub use self::packet::{Packet, Payload, Port, State};
-pub use self::place::Place;
+pub use self::place::{Call, Place};
 use self::run::Run;
 
 /// Where a packet is seen.
@@ -86,20 +89,22 @@ pub struct WalkOutcome {
 /// Takes a packet through a hook of a namespace.
 #[must_use]
 pub fn walk(namespace: &Namespace, layer: Layer, hook: Hook, packet: &Packet) -> WalkOutcome {
-    walk_without(namespace, layer, hook, packet, &[])
+    walk_changed(namespace, None, layer, hook, packet, Change::default())
 }
 
-/// Takes a packet through a hook of a namespace, as if the base chains of some places were not
-/// there.
+/// Takes a packet through a hook of a namespace, that of a container or of the node, as if its
+/// filters were changed.
 #[must_use]
-pub fn walk_without(
+pub fn walk_changed(
     namespace: &Namespace,
+    inside: Option<&str>,
     layer: Layer,
     hook: Hook,
     packet: &Packet,
-    without: &[Place],
+    change: Change<'_>,
 ) -> WalkOutcome {
     let mut run = Run::new(namespace, layer, hook, packet.clone());
+    run.added = change.added.iter().filter(|one| one.inside.as_deref() == inside).collect();
     let mut walk = Walk {
         unknown: None,
         destination: None,
@@ -109,7 +114,7 @@ pub fn walk_without(
         translated: false,
     };
     for item in items(namespace, layer, hook, packet) {
-        if without.iter().any(|place| item.is_of(place, hook)) {
+        if change.without.iter().any(|place| item.is_of(place, hook)) {
             continue;
         }
         run.priority = item.priority();

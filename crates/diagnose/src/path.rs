@@ -30,7 +30,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use scene::filter::Hook;
 use scene::{Link, Port as PublishedPort, Route, RouteKind, RouteRule, Scene, Transport};
 
-use crate::filter::{Layer, NewDestination, Packet, Payload, Place, Port, State, Truth};
+use crate::filter::{Change, Layer, NewDestination, Packet, Payload, Place, Port, State, Truth};
 
 pub(crate) use self::interface::{Interface, may_ask};
 pub use self::site::{Joint, Site};
@@ -205,7 +205,13 @@ pub fn follow<'s>(scene: &'s Scene, trip: &Trip<'s>) -> Outcome<'s> {
 /// the base chains of some places were not there. So a fault is found that another one hides.
 #[must_use]
 pub fn follow_filters<'s>(scene: &'s Scene, trip: &Trip<'s>, without: &'s [Place]) -> Outcome<'s> {
-    run(Tracer::of_filters(scene, without), trip)
+    follow_changed(scene, trip, Change { without, added: &[] })
+}
+
+/// The same, as if the filters were changed.
+#[must_use]
+pub fn follow_changed<'s>(scene: &'s Scene, trip: &Trip<'s>, change: Change<'s>) -> Outcome<'s> {
+    run(Tracer::of_filters(scene, change), trip)
 }
 
 fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {

@@ -339,6 +339,7 @@ mod tests {
             rule: rule.then_some((1, 1)),
             comment: None,
             says: "drop".to_owned(),
+            calls: Vec::new(),
         }
     }
 

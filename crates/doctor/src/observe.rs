@@ -9,6 +9,7 @@
 //! `net.ipv4.conf.eth0.10.rp_filter` is that of link `eth0.10`.
 
 mod containers;
+mod firewalls;
 mod flows;
 mod folders;
 mod hooks;
@@ -313,6 +314,7 @@ impl Picture {
             self.hole(Part::Processes, None, reason.clone());
         }
         self.scene.programs = processes.programs(own.ino);
+        self.scene.firewalls = firewalls::read(&self.scene.programs);
         let sockets: BTreeSet<u32> =
             order::gather(inodes.iter().flat_map(|(_, inodes)| inodes).copied());
         let namespaces: BTreeSet<u64> = order::gather(

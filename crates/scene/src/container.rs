@@ -159,6 +159,12 @@ pub struct Item {
     pub addresses: Vec<IpNet>,
     /// The kernel parameters, such as `net/ipv4/conf/eth0/arp_filter`.
     pub sysctls: Vec<String>,
+    /// No plugin but Netwright's ever makes what is missing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ours: bool,
+    /// It is of hairpin mode: of what the container sends to itself by a port of the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hairpin: bool,
 }
 
 /// What differs from what ADD made.

@@ -61,6 +61,9 @@ pub struct Scene {
     pub services: Vec<Service>,
     /// Programs of the node that change its network.
     pub programs: Vec<Program>,
+    /// The firewalls that a command of their own changes now: `firewalld`, `ufw`. Others may have
+    /// left chains.
+    pub firewalls: Vec<String>,
     /// Flows of UDP to published ports, and translated ones of containers.
     pub flows: Vec<Flow>,
     /// What could not be read.
@@ -84,6 +87,7 @@ impl Default for Scene {
             folders: Vec::new(),
             services: Vec::new(),
             programs: Vec::new(),
+            firewalls: Vec::new(),
             flows: Vec::new(),
             holes: Vec::new(),
         }
@@ -226,6 +230,12 @@ impl Scene {
     #[must_use]
     pub fn container(&self, id: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.id == id)
+    }
+
+    /// Says whether a command of a firewall changes its rules now.
+    #[must_use]
+    pub fn has_firewall(&self, name: &str) -> bool {
+        self.firewalls.iter().any(|one| one == name)
     }
 
     /// Returns the program of a kind that runs.

@@ -12,7 +12,7 @@ use super::ends::{Ends, NewDestination};
 use super::foreign::ForeignKind;
 use super::order::legacy_priority;
 use super::packet::{Packet, Payload, State};
-use super::place::Place;
+use super::place::{Call, Place};
 use super::properties::type_of;
 use super::queues::{QueueOutcome, queued};
 use super::run::Run;
@@ -51,17 +51,24 @@ impl Walk<'_> {
     /// Returns whether the packet may come back from the chain.
     fn chain(&mut self, run: &mut Run<'_>, chain: &str, sure: bool, depth: u8) -> bool {
         let table = self.table;
+        let own = [family(table), table.name.as_str(), chain];
         let mut returns = false;
         let rules = table.rules.iter().filter_map(|rule| {
             let words = words(rule);
             let is_here = words.first()? == "-A" && words.get(1)? == chain;
-            is_here.then_some((rule, words))
+            is_here.then_some((rule.as_str(), words))
         });
-        for (index, (text, words)) in rules.enumerate() {
+        let mut met = Vec::new();
+        for (index, rule) in rules.map(Some).chain([None]).enumerate() {
+            let added = run.added.iter().filter_map(|one| one.of_iptables(own, index));
+            met.extend(added.map(|text| (index, text, words(text))));
+            met.extend(rule.map(|(text, words)| (index, text, words)));
+        }
+        for (index, text, words) in met {
             let rule = Rule::of(run, words.get(2..).unwrap_or_default());
             let place = Place {
                 rule: Some((index.saturating_add(1), 0)),
-                says: text.clone(),
+                says: text.to_owned(),
                 ..self.place(run, chain)
             };
             let sure = sure && !returns && rule.holds == Truth::Yes;
@@ -97,7 +104,12 @@ impl Walk<'_> {
                 QueueOutcome::Dropped => self.ends.stop(place, None, sure),
             },
             name if self.has(name) && depth < DEPTH => {
+                let call =
+                    place.rule.map(|rule| Call { chain: place.chain, rule, says: place.says });
+                let deeper = run.calls.len();
+                run.calls.extend(call);
                 let back = self.chain(run, name, sure, depth.saturating_add(1));
+                run.calls.truncate(deeper);
                 return if rule.goes { (false, back) } else { (back, false) };
             }
             name => match ForeignKind::of(name) {
@@ -159,7 +171,7 @@ impl Walk<'_> {
 
     fn place(&self, run: &Run<'_>, chain: &str) -> Place {
         Place {
-            family: if self.table.ipv4 { "iptables" } else { "ip6tables" },
+            family: family(self.table),
             legacy: true,
             table: self.table.name.clone(),
             hook: run.hook,
@@ -169,8 +181,14 @@ impl Walk<'_> {
             rule: None,
             comment: None,
             says: String::new(),
+            calls: run.calls.clone(),
         }
     }
+}
+
+/// The word for a table's family.
+fn family(table: &LegacyTable) -> &'static str {
+    if table.ipv4 { "iptables" } else { "ip6tables" }
 }
 
 /// A rule, as far as it could be understood.

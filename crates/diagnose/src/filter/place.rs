@@ -4,6 +4,24 @@ use std::fmt;
 
 use scene::filter::{Hook, Rule, Table};
 
+/// A rule that leads to another chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The chain in which it is.
+    pub chain: String,
+    /// Its number in the chain, from 1, and its handle.
+    pub rule: (usize, u64),
+    /// The whole rule of the older iptables; empty with nftables.
+    pub says: String,
+}
+
+impl Call {
+    pub(crate) fn of_rule(chain: &str, index: usize, rule: &Rule) -> Self {
+        let rule = (index.saturating_add(1), rule.handle);
+        Call { chain: chain.to_owned(), rule, says: String::new() }
+    }
+}
+
 /// A rule, or the policy of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -27,6 +45,8 @@ pub struct Place {
     pub comment: Option<String>,
     /// What it does, in nft's words, or the whole rule of the older iptables.
     pub says: String,
+    /// The rules by which the packet came to the chain, from the base chain on.
+    pub calls: Vec<Call>,
 }
 
 impl Place {
@@ -48,6 +68,7 @@ impl Place {
             rule: Some((index.saturating_add(1), rule.handle)),
             comment: rule.comment.clone(),
             says: String::new(),
+            calls: Vec::new(),
         }
     }
 
@@ -63,11 +84,25 @@ impl Place {
             rule: None,
             comment: None,
             says: "policy drop".to_owned(),
+            calls: Vec::new(),
         }
     }
 
     pub(crate) fn saying(self, says: impl Into<String>) -> Self {
         Place { says: says.into(), ..self }
+    }
+
+    /// Says whether both are in what one base chain asks.
+    pub(crate) fn is_of_same_base(&self, other: &Place) -> bool {
+        let of = |one: &Place| (one.family, one.legacy, one.hook);
+        of(self) == of(other) && self.table == other.table && self.base == other.base
+    }
+
+    /// Returns how far a packet gets in the base chain until it is stopped there, to be compared: the
+    /// numbers of the rules on the way. A policy is behind all rules.
+    pub(crate) fn depth(&self) -> Vec<usize> {
+        let own = self.rule.map_or(usize::MAX, |(number, _)| number);
+        self.calls.iter().map(|call| call.rule.0).chain([own]).collect()
     }
 
     /// Returns a name that tells it from others: `inet filter/forward rule 3`.

@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use scene::Namespace;
 use scene::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
 
+use super::added::AddedRule;
 use super::bits::{Byte, Registers, Truth, known, within};
 use super::ends::{Ends, Hops, NewDestination};
 use super::foreign::ForeignKind;
 use super::packet::{Packet, State};
-use super::place::Place;
+use super::place::{Call, Place};
 use super::queues::{QueueOutcome, queued};
 use super::{Layer, properties, sets};
 
@@ -46,6 +47,10 @@ pub(crate) struct Run<'n> {
     pub(crate) marked: Option<Place>,
     /// How many hops it may take from now on.
     pub(crate) hops: Hops,
+    /// Rules of this namespace that are taken as if they were there.
+    pub(crate) added: Vec<&'n AddedRule>,
+    /// The rules by which the packet came to the chain in which it is.
+    pub(crate) calls: Vec<Call>,
     steps: u32,
 }
 
@@ -88,6 +93,8 @@ impl<'n> Run<'n> {
             rewritten: false,
             marked: None,
             hops: Hops::Kept,
+            added: Vec::new(),
+            calls: Vec::new(),
             steps: 0,
         }
     }
@@ -111,20 +118,25 @@ impl<'n> Run<'n> {
         depth: u8,
     ) -> bool {
         let mut returns = false;
-        for (index, rule) in chain.rules.iter().enumerate() {
-            let sure = sure && !returns;
-            let at = AskedRule { table, base, chain: &chain.name, index, rule, sure, depth };
-            let flow = self.rule(ends, at);
-            returns |= flow.returns;
-            if !flow.on {
-                return returns;
+        for (index, rule) in chain.rules.iter().map(Some).chain([None]).enumerate() {
+            let added = self.added.iter();
+            let added = added.filter_map(|one| one.of_nftables(table, &chain.name, index));
+            for rule in added.chain(rule).collect::<Vec<&'n Rule>>() {
+                let sure = sure && !returns;
+                let at = AskedRule { table, base, chain: &chain.name, index, rule, sure, depth };
+                let flow = self.rule(ends, at);
+                returns |= flow.returns;
+                if !flow.on {
+                    return returns;
+                }
             }
         }
         true
     }
 
     fn place(&self, at: AskedRule<'_>) -> Place {
-        Place::of_rule(at.table, self.hook, [at.base, at.chain], at.index, at.rule)
+        let place = Place::of_rule(at.table, self.hook, [at.base, at.chain], at.index, at.rule);
+        Place { calls: self.calls.clone(), ..place }
     }
 
     fn rule(&mut self, ends: &mut Ends, at: AskedRule<'n>) -> Flow {
@@ -345,7 +357,11 @@ impl<'n> Run<'n> {
         let chain = at.table.chains.iter().find(|chain| chain.name == name);
         match chain {
             Some(chain) if at.depth < DEPTH => {
-                self.chain(ends, at.table, at.base, chain, sure, at.depth.saturating_add(1))
+                self.calls.push(Call::of_rule(at.chain, at.index, at.rule));
+                let depth = at.depth.saturating_add(1);
+                let back = self.chain(ends, at.table, at.base, chain, sure, depth);
+                self.calls.pop();
+                back
             }
             _ => {
                 ends.doubt(self.place(at));

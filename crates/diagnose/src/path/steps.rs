@@ -7,7 +7,7 @@ use scene::{Link, Namespace, Part, Scene};
 
 use super::site::vrf_above;
 use super::{Site, Stop, StopCause, uplink};
-use crate::filter::{self, End, Hops, Layer, Packet, Place, Port, Truth, WalkOutcome};
+use crate::filter::{self, Change, End, Hops, Layer, Packet, Place, Port, Truth, WalkOutcome};
 use crate::routes::{self, RouteDecision};
 
 /// A port at which no program listens, and which no rule translates (IANA: `tcpmux`).
@@ -50,8 +50,8 @@ pub(super) struct Tracer<'s> {
     left: Option<HopLimit<'s>>,
     /// How many hops the first packet may take, if no rule changes that and it is known.
     pub(super) begins: Option<u8>,
-    /// Places whose base chains are left out.
-    without: &'s [Place],
+    /// How the filters are taken to be.
+    change: Change<'s>,
     /// Routes that lead elsewhere end the way. Otherwise it goes on as if they did not.
     by_routes: bool,
 }
@@ -65,14 +65,14 @@ impl<'s> Tracer<'s> {
             further: false,
             left: None,
             begins: None,
-            without: &[],
+            change: Change::default(),
             by_routes: true,
         }
     }
 
-    /// Follows filters alone, without some of them.
-    pub(super) fn of_filters(scene: &'s Scene, without: &'s [Place]) -> Self {
-        Tracer { without, by_routes: false, ..Tracer::new(scene) }
+    /// Follows filters alone, as if they were changed.
+    pub(super) fn of_filters(scene: &'s Scene, change: Change<'s>) -> Self {
+        Tracer { change, by_routes: false, ..Tracer::new(scene) }
     }
 
     pub(super) fn stop<T>(&self, why: StopCause<'s>) -> Result<T, Halt<'s>> {
@@ -114,9 +114,11 @@ impl<'s> Tracer<'s> {
         if is_hidden {
             self.unsure = true;
         }
-        let walked = filter::walk_without(namespace, layer, hook, packet, self.without);
+        let walked = filter::walk_changed(namespace, inside, layer, hook, packet, self.change);
         let walked = match walked.end {
-            End::Lost(place) => self.untranslated(namespace, layer, hook, packet, place)?,
+            End::Lost(place) => {
+                self.untranslated((namespace, inside), layer, hook, packet, place)?
+            }
             _ => walked,
         };
         let back = self.back;
@@ -154,7 +156,7 @@ impl<'s> Tracer<'s> {
     /// if one to a port that no rule names is not, it goes on as if those rules were not there.
     fn untranslated(
         &self,
-        namespace: &'s Namespace,
+        (namespace, inside): (&'s Namespace, Option<&'s str>),
         layer: Layer,
         hook: Hook,
         packet: &Packet,
@@ -163,14 +165,15 @@ impl<'s> Tracer<'s> {
         let Some((_, Port::Any)) = packet.carries.ports() else { return Err(Halt::Unknown) };
         let carries = packet.carries.to_port(Port::Is(RARE_PORT));
         let rare = Packet { carries, ..packet.clone() };
-        let rare = filter::walk_without(namespace, layer, hook, &rare, self.without);
+        let rare = filter::walk_changed(namespace, inside, layer, hook, &rare, self.change);
         if rare.destination.is_some() || matches!(rare.end, End::Lost(_)) {
             return Err(Halt::Unknown);
         }
-        let mut without = self.without.to_vec();
+        let mut without = self.change.without.to_vec();
         without.push(place);
         for _ in 0..TRANSLATIONS {
-            let walked = filter::walk_without(namespace, layer, hook, packet, &without);
+            let change = Change { without: &without, ..self.change };
+            let walked = filter::walk_changed(namespace, inside, layer, hook, packet, change);
             match walked.end {
                 End::Lost(place) => without.push(place),
                 _ => return Ok(walked),
@@ -192,7 +195,7 @@ impl<'s> Tracer<'s> {
         packet: &Packet,
     ) -> Result<WalkOutcome, Halt<'s>> {
         let host = &self.scene.host;
-        let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
+        let walked = filter::walk_changed(host, None, Layer::Ip, hook, packet, self.change);
         match (&walked.end, &walked.destination) {
             (End::Lost(_), Some((place, to @ filter::NewDestination::Here(_)))) => {
                 self.stop(StopCause::Redirected { place: place.clone(), to: to.clone() })

@@ -89,19 +89,11 @@ fn drifts(look: Look<'_>, container: &Container, attachment: &Attachment) -> Vec
             && is_outbound(look.scene, container, family)
     };
     let theirs = |drift: &Drift| match attachment.by_others {
-        true => without(drift, &|item: &Item| is_of_ours(&item.what)),
+        true => without(drift, &|item: &Item| item.ours),
         false => Some(drift.clone()),
     };
     let all = attachment.drifts.iter().filter_map(theirs);
     all.filter_map(|drift| told_here(&drift, &off)).collect()
-}
-
-/// Says whether a difference is of something that Netwright's plugins alone make: other plugins never
-/// had it.
-fn is_of_ours(what: &str) -> bool {
-    let begins = ["missing: table ", "missing: inet ", "missing: bridge "];
-    let is_table = begins.iter().any(|begin| what.contains(begin)) && what.contains(" netwright");
-    is_table || what.contains("--comment \"netwright ")
 }
 
 /// Returns a difference without the switches that are off; `None` if nothing is left of it.
@@ -349,13 +341,14 @@ mod tests {
     /// Docker's chain has none of our rules for what other plugins attached.
     #[test]
     fn what_other_plugins_never_made_is_not_missing() {
-        let item = |what: &str| Item {
+        let item = |ours: bool, what: &str| Item {
             kind: ItemKind::Filter,
             what: format!("packet filter: {what}"),
+            ours,
             ..Item::default()
         };
-        let lines = |by_others: bool, all: &[&str]| {
-            let items: Vec<Item> = all.iter().map(|what| item(what)).collect();
+        let lines = |by_others: bool, all: &[(bool, &str)]| {
+            let items: Vec<Item> = all.iter().map(|(ours, what)| item(*ours, what)).collect();
             let drift = Drift {
                 plugin: "firewall".to_owned(),
                 code: 104,
@@ -368,15 +361,15 @@ mod tests {
             found.into_iter().map(|one| one.says).collect::<Vec<String>>()
         };
         let ours = [
-            "missing: table inet netwright",
-            "missing: inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }",
-            "missing: -A DOCKER-USER -s 10.88.0.2/32 -m comment --comment \"netwright 68 podman\" -j ACCEPT",
+            (true, "missing: table inet netwright"),
+            (true, "no longer ours (x): inet netwright hostports4 { tcp . 8080 : 10.88.0.2 . 80 }"),
+            (true, "missing: -A DOCKER-USER -s 10.88.0.2/32 -j ACCEPT"),
         ];
         assert_eq!(lines(true, &ours), [""; 0]);
         assert_eq!(lines(false, &ours).len(), 1);
         let theirs = "missing: -A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT";
         let says = format!("eth0 of c1 on mynet: packet filter: {theirs}");
-        assert_eq!(lines(true, &[ours[0], theirs]), [says]);
+        assert_eq!(lines(true, &[ours[0], (false, theirs)]), [says]);
     }
 
     #[test]

@@ -2,14 +2,18 @@
 
 #[cfg(test)]
 mod answers;
+mod besides;
 mod between;
 pub(super) mod denied;
 mod fix;
 mod forwarded;
+#[cfg(test)]
+mod healed;
 pub(super) mod large;
 mod matches;
 mod others;
 mod ports;
+mod position;
 mod proved;
 mod proxies;
 mod say;
@@ -29,6 +33,7 @@ use scene::filter::Hook;
 use scene::{Part, Port as PublishedPort, Scene, Transport};
 
 pub(super) use self::fix::opened;
+pub(super) use self::position::Ending;
 use self::say::Sort;
 use super::{Rule, containers, is_outbound};
 use crate::Look;
@@ -125,22 +130,19 @@ fn size(scene: &Scene) -> usize {
 fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Finding>) {
     let scene = look.scene;
     let family = site.family();
-    let caught = agreed(scene, &[Trip::Inside { of: site }]);
-    found.extend(say::all(look, site, &Sort::Inside, caught));
+    let tried = |sort: &Sort<'_>, trips: &[Trip<'_>]| {
+        say::all(look, site, sort, trips, &agreed(scene, trips))
+    };
+    found.extend(tried(&Sort::Inside, &[Trip::Inside { of: site }]));
     if site.gateway.is_some() {
-        let caught = agreed(scene, &[Trip::Resolve { from: site }]);
-        found.extend(say::all(look, site, &Sort::Resolve, caught));
+        found.extend(tried(&Sort::Resolve, &[Trip::Resolve { from: site }]));
     }
-    let caught = agreed(scene, &[Trip::FromNode { to: site }]);
-    found.extend(say::all(look, site, &Sort::FromNode, caught));
-    let leads_out = is_outbound(scene, site.container, family)
-        || site.joint != Joint::Pair
-        || site.router(scene).is_some();
-    if leads_out {
+    found.extend(tried(&Sort::FromNode, &[Trip::FromNode { to: site }]));
+    if leads_out(scene, site) {
         let with = path::carries(Transport::Tcp, Port::Any);
         let trips: Vec<Trip<'_>> =
             beyond.iter().map(|to| Trip::Outside { from: site, to: *to, with }).collect();
-        found.extend(say::all(look, site, &Sort::Outside, agreed(scene, &trips)));
+        found.extend(tried(&Sort::Outside, &trips));
         let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
         for (to, with) in usual.chain(named(look, site)) {
             for finding in not_translated(look, site, to, with) {
@@ -149,21 +151,23 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         }
         found.extend(proxies::judge(look, site, beyond));
         for (to, with) in named(look, site) {
-            let sort = Sort::To(to, with);
-            let caught = agreed(scene, &[Trip::Outside { from: site, to, with }]);
-            found.extend(say::all(look, site, &sort, caught));
+            found.extend(tried(&Sort::To(to, with), &[Trip::Outside { from: site, to, with }]));
         }
     }
     for port in &site.attachment.ports {
-        let trips = published(scene, site, port, beyond);
-        let sort = Sort::Published(port);
-        found.extend(say::all(look, site, &sort, agreed(scene, &trips)));
+        found.extend(tried(&Sort::Published(port), &published(scene, site, port, beyond)));
         if ports::is_here(port, family) {
             let here = [Trip::PublishedHere { to: site, port }];
-            let sort = Sort::PublishedHere(port);
-            found.extend(say::all(look, site, &sort, agreed(scene, &here)));
+            found.extend(tried(&Sort::PublishedHere(port), &here));
         }
     }
+}
+
+/// Says whether a container is to reach machines beyond the node by a site.
+fn leads_out(scene: &Scene, site: &Site<'_>) -> bool {
+    is_outbound(scene, site.container, site.family())
+        || site.joint != Joint::Pair
+        || site.router(scene).is_some()
 }
 
 /// Adds a finding, or what it breaks to the same one.
@@ -265,27 +269,33 @@ impl FilterStop {
 
     /// Says whether both are in what one base chain asks: the first of them hides the other one.
     fn may_hide(&self, other: &FilterStop) -> bool {
-        let of = |one: &FilterStop| {
-            let Place { family, legacy, table, hook, base, .. } = one.place.clone();
-            (family, legacy, table, hook, base)
-        };
-        of(self) == of(other) && self.inside == other.inside
+        self.place.is_of_same_base(&other.place) && self.inside == other.inside
     }
 }
 
-/// Returns the filters that stop the first of some trips, if they stop each, or another rule does so
-/// before. The first trip that passes ends it.
+/// Returns the filters that stop each of some trips. In one base chain several rules may, each some
+/// trips: the last one counts, since those before it are for the addresses of their trips alone. The
+/// first trip that passes ends it.
 fn agreed(scene: &Scene, trips: &[Trip<'_>]) -> Vec<FilterStop> {
-    let mut trips = trips.iter();
-    let mut all = trips.next().map(|trip| caught(scene, trip)).unwrap_or_default();
+    let mut all: Vec<Vec<FilterStop>> = Vec::new();
     for trip in trips {
-        if all.is_empty() {
-            break;
+        let stops = caught(scene, trip);
+        if stops.is_empty() {
+            return Vec::new();
         }
-        let others = caught(scene, trip);
-        all.retain(|one| others.iter().any(|other| other.is_at(one) || other.may_hide(one)));
+        all.push(stops);
     }
-    all
+    let Some((first, others)) = all.split_first() else { return Vec::new() };
+    let is_in = |stops: &Vec<FilterStop>, one: &FilterStop| {
+        stops.iter().any(|other| other.is_at(one) || other.may_hide(one))
+    };
+    let of_all = first.iter().filter(|one| others.iter().all(|stops| is_in(stops, one)));
+    let last = |one: &FilterStop| {
+        let same = all.iter().flatten().filter(|other| other.may_hide(one));
+        let later = same.filter(|other| one.place.depth() < other.place.depth());
+        later.max_by_key(|other| other.place.depth()).unwrap_or(one).clone()
+    };
+    of_all.map(last).collect()
 }
 
 /// Returns the filters that stop a packet: the first one, then the first one without that, and so

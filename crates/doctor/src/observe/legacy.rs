@@ -79,7 +79,8 @@ impl LegacyReader {
     }
 }
 
-fn installed(program: &str) -> Option<PathBuf> {
+/// Returns the path of a program of the administrator.
+pub(super) fn installed(program: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(program)).find(|path| path.exists())
 }
 

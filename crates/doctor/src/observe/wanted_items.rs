@@ -10,11 +10,12 @@ pub(super) fn item(differs: &ItemDrift) -> Item {
     let what = differs.what.clone();
     let wanted =
         differs.item.clone().and_then(|item| serde_json::from_value::<WantedItem>(item).ok());
-    let Some(wanted) = wanted else { return Item { what, ..Item::default() } };
+    let ItemDrift { ours, hairpin, .. } = *differs;
+    let Some(wanted) = wanted else { return Item { what, ours, hairpin, ..Item::default() } };
     let host = wanted.place == Place::Host;
     let link = wanted.state.link().map(str::to_owned);
     let (addresses, sysctls) = (addresses(&wanted.state), sysctls(&wanted.state));
-    Item { kind: kind(&wanted.state), what, host, link, addresses, sysctls }
+    Item { kind: kind(&wanted.state), what, host, link, addresses, sysctls, ours, hairpin }
 }
 
 fn kind(state: &State) -> ItemKind {
@@ -94,9 +95,19 @@ mod tests {
     use super::*;
     use wanted::{Reason, Route};
 
+    fn it_differs() -> ItemDrift {
+        ItemDrift {
+            what: "it differs".to_owned(),
+            remedy: String::new(),
+            item: None,
+            ours: false,
+            hairpin: false,
+        }
+    }
+
     fn of(wanted: &WantedItem) -> Item {
         let item = Some(serde_json::to_value(wanted).unwrap());
-        super::item(&ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item })
+        super::item(&ItemDrift { item, ..it_differs() })
     }
 
     #[test]
@@ -116,8 +127,20 @@ mod tests {
     #[test]
     fn what_is_not_known_is_of_no_kind() {
         let item = Some(serde_json::json!({ "place": "host", "state": "telepathy" }));
-        let differs = ItemDrift { what: "it differs".to_owned(), remedy: String::new(), item };
+        let differs = ItemDrift { item, ..it_differs() };
         let expected = Item { what: "it differs".to_owned(), ..Item::default() };
         assert_eq!(super::item(&differs), expected);
+    }
+
+    /// The words are for people: what a rule asks is data.
+    #[test]
+    fn what_only_our_plugins_make_stays_known() {
+        let port = serde_json::json!({ "place": "host", "state": "telepathy" });
+        for (ours, hairpin) in [(true, false), (false, true)] {
+            let differs = ItemDrift { item: Some(port.clone()), ours, hairpin, ..it_differs() };
+            let text = serde_json::to_string(&differs).unwrap();
+            let found = super::item(&serde_json::from_str(&text).unwrap());
+            assert_eq!((found.ours, found.hairpin), (ours, hairpin));
+        }
     }
 }

@@ -293,6 +293,8 @@ impl Observation {
         told.map(|difference| ItemDrift {
             what: difference.text.clone(),
             remedy: difference.remedy.clone(),
+            ours: difference.ours,
+            hairpin: difference.hairpin,
             item: difference
                 .item
                 .and_then(|number| self.wanted.items.get(number))

@@ -89,8 +89,7 @@ impl Picture<'_> {
             State::Filter { plan, iptables, addresses, sources } => {
                 let key = self.call.attachment();
                 let backend = backend(*iptables, *sources);
-                let found = rules::differences(self.index, key, backend, plan, addresses)?;
-                Ok(found.into_iter().map(Mismatch::new).collect())
+                rules::differences(self.index, key, backend, plan, addresses)
             }
             State::Claim { object } => match claim::check_one(self.call, self.index, object) {
                 Ok(true) => sound(),

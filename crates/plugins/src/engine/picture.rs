@@ -30,6 +30,10 @@ pub(crate) struct Difference {
     pub(super) remedy: String,
     /// Only repair cares: nothing is amiss for the container yet.
     pub(super) quiet: bool,
+    /// Other plugins than ours never make it.
+    pub(super) ours: bool,
+    /// It is of hairpin mode.
+    pub(super) hairpin: bool,
 }
 
 impl Difference {
@@ -63,22 +67,41 @@ pub(crate) struct Mismatch {
     by_hand: Option<String>,
     /// The link that the item is about is missing: nothing else of it is compared.
     without_link: bool,
+    /// Other plugins than ours never make it.
+    ours: bool,
+    /// It is of hairpin mode.
+    hairpin: bool,
 }
 
 impl Mismatch {
     /// What repair restores, unless the item says otherwise.
     pub(crate) fn new(text: String) -> Self {
-        Mismatch { text, by_hand: None, without_link: false }
+        Mismatch { text, by_hand: None, without_link: false, ours: false, hairpin: false }
+    }
+
+    /// What differs in a packet filter.
+    pub(crate) fn of_filter(text: &str) -> Self {
+        Mismatch::new(format!("packet filter: {text}"))
     }
 
     /// What an administrator restores.
     pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
-        Mismatch { text, by_hand: Some(remedy.to_owned()), without_link: false }
+        Mismatch { by_hand: Some(remedy.to_owned()), ..Mismatch::new(text) }
     }
 
     /// Has nothing else of the link compared.
     pub(crate) fn without_link(self) -> Self {
         Mismatch { without_link: true, ..self }
+    }
+
+    /// Other plugins than ours never make it.
+    pub(crate) fn of_ours(self) -> Self {
+        Mismatch { ours: true, ..self }
+    }
+
+    /// It is of hairpin mode.
+    pub(crate) fn of_hairpin(self) -> Self {
+        Mismatch { hairpin: true, ..self }
     }
 
     /// Turns CHECK's error into a difference; its details say what an administrator does.
@@ -369,6 +392,8 @@ impl<'c> Picture<'c> {
                     remedy: by_hand.unwrap_or_default(),
                     // A claim that is lost, and that no other attachment has taken.
                     quiet: by_repair && matches!(item.state, State::Claim { .. }),
+                    ours: found.ours,
+                    hairpin: found.hairpin,
                 }
             }));
         }

@@ -18,6 +18,7 @@ use wanted::{Item, Reason, State};
 use super::failure::Failure;
 use super::failures::Failures;
 use super::filter::{self, SparedAttachments, remove_own, with_firewall};
+use crate::engine::{Comparison, Mismatch};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof, Concern::Routers];
@@ -224,24 +225,26 @@ pub fn collect(
     failures.into_result()
 }
 
-/// Lists the differences between the packet filter and what ADD put there, one clause each.
+/// Lists the differences between the packet filter and what ADD put there, one clause each. Those of
+/// our tables no other plugins make; the rules of iptables are those of the reference plugins.
 ///
 /// # Errors
 /// Code 101 when the packet filter cannot be read.
-pub fn differences(
+pub(crate) fn differences(
     index: &Index,
     key: &AttachmentKey,
     backend: Option<MasqueradeBackend>,
     wanted: &Plan,
     ips: &[IpNet],
-) -> Result<Vec<String>, Failure> {
+) -> Comparison {
     let mut found = Vec::new();
     if !wanted.is_empty() {
-        found.extend(with_firewall(index, |firewall| firewall.check(key, wanted))?);
+        let own = with_firewall(index, |firewall| firewall.check(key, wanted))?;
+        found.extend(own.into_iter().map(|text| Mismatch::of_filter(&text).of_ours()));
     }
     if let Some(MasqueradeBackend::Iptables(sources)) = backend {
         let checked = iptables::masquerade::check(key, ips, sources);
-        found.extend(checked?);
+        found.extend(checked?.iter().map(|text| Mismatch::of_filter(text)));
     }
-    Ok(found.into_iter().map(|text| format!("packet filter: {text}")).collect())
+    Ok(found)
 }

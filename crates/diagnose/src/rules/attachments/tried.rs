@@ -60,7 +60,8 @@ fn question(
 }
 
 /// Says whether each way that a difference breaks was tried, and works. Of several attachments a probe
-/// does not show which it took, and a small packet says nothing of large ones.
+/// does not show which it took, a small packet says nothing of large ones, and no probe goes from a
+/// container to itself by a port of the node.
 pub(super) fn works(
     scene: &Scene,
     trials: &Trials<'_>,
@@ -68,7 +69,7 @@ pub(super) fn works(
     drift: &Drift,
 ) -> bool {
     let [attachment] = container.attachments.as_slice() else { return false };
-    let is_shown = |item: &Item| item.kind != ItemKind::Mtu && !is_of_itself(item);
+    let is_shown = |item: &Item| item.kind != ItemKind::Mtu && !item.hairpin;
     let mut used = broken(drift, attachment);
     used.retain(|(kind, family)| !lacks(scene, container, attachment, *kind, *family));
     let works = |(kind, family): (WayKind, IpFamily)| {
@@ -77,11 +78,6 @@ pub(super) fn works(
             && !(is_port && trials.is_refused(container, kind, family))
     };
     drift.items.iter().all(is_shown) && !used.is_empty() && used.into_iter().all(works)
-}
-
-/// What a container sends to itself by a port of the node: no probe takes that way.
-fn is_of_itself(item: &Item) -> bool {
-    item.what.contains("hairpin")
 }
 
 /// What a difference breaks, each with an IP version that the attachment has. What harms no
@@ -255,7 +251,9 @@ mod tests {
         let hairpin = "port \"veth2\" has hairpin mode off, the configuration asks for on";
         let mut hairpin = scene(ItemKind::Port, hairpin);
         let port = node().containers[0].attachments[0].ports.clone();
-        hairpin.containers[0].attachments[0].ports = port;
+        let attachment = &mut hairpin.containers[0].attachments[0];
+        attachment.ports = port;
+        attachment.drifts[0].items[0].hairpin = true;
         let published = Probe::Connect { to: "192.0.2.2:8080".parse().unwrap() };
         let published = Question { from: None, asked: published };
         let all = [every(), vec![published]].concat();

@@ -81,9 +81,9 @@ fn a_rule_about_services_covers_the_containers_range() {
     assert_eq!(hits, &["c2", "c3"]);
     assert!(seen[0].contains("the answer to a packet from 10.88.0.2"), "{seen:?}");
     expect![[r#"
-        iptables-nft -t filter -I FORWARD -i up0 -o cni0 -d 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-        iptables-nft -t filter -I FORWARD -d 10.88.0.2 -p tcp --dport 80 -m conntrack --ctstate DNAT -j ACCEPT
-        iptables-nft -t filter -I FORWARD -s 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"#]]
+        iptables-nft -t filter -I FORWARD 1 -i up0 -o cni0 -d 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+        iptables-nft -t filter -I FORWARD 1 -d 10.88.0.2 -p tcp --dport 80 -m conntrack --ctstate DNAT -j ACCEPT
+        iptables-nft -t filter -I FORWARD 1 -s 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"#]]
     .assert_eq(&fix.join("\n"));
     assert_eq!(advice, &["or give network mynet a subnet in which the cluster has no Services"]);
 }
@@ -106,7 +106,7 @@ fn calico_in_nftables() {
     }
     let found = causes(&scene, "198.51.100.53");
     assert_eq!(found[0].finding.object, "ip calico/filter-cali-cidr-block rule 1");
-    let fix = "nft insert rule ip calico filter-FORWARD iifname up0 oifname cni0 ip daddr \
+    let fix = "nft insert rule ip calico filter-FORWARD handle 7 iifname up0 oifname cni0 ip daddr \
                10.88.0.0/24 ct state established,related accept";
     assert_eq!(found[0].finding.fix[0], fix);
 }

@@ -48,9 +48,10 @@ pub(super) fn stopped(
 }
 
 pub(super) fn judge(look: Look<'_>, from: &Site<'_>, to: &Site<'_>) -> Vec<Finding> {
+    let trips = tried(to.address).map(|(_, with)| Trip::Between { from, to, with });
     let stopped = stopped(look.scene, from, to).into_iter();
     let found = stopped.flat_map(|(one, names)| {
-        say::all(look, from, &Sort::Between(&names, to.address), vec![one])
+        say::all(look, from, &Sort::Between(&names, to.address), &trips, &[one])
     });
     found.collect()
 }
@@ -144,18 +145,22 @@ mod tests {
             "ufw-user-forward",
         ];
         let policy = "iptables filter/FORWARD policy drops the packets";
-        assert_eq!(
-            told(&legacy(&chains, &[&DOCKER[..], &UFW].concat())),
-            [format!(
-                "containers of mynet do not reach each other by TCP and UDP: {policy}; \
-                 ufw route allow from 10.88.0.0/24 to 10.88.0.0/24"
-            )]
-        );
+        let mut both = legacy(&chains, &[&DOCKER[..], &UFW].concat());
+        let says = |fix: &str| {
+            format!("containers of mynet do not reach each other by TCP and UDP: {policy}; {fix}")
+        };
+        let accept = "-s 10.88.0.0/24 -d 10.88.0.0/24 -j ACCEPT";
+        let left_over = format!("iptables-legacy -t filter -A FORWARD {accept}");
+        let route = "ufw route allow from 10.88.0.0/24 to 10.88.0.0/24".to_owned();
+        for (firewalls, fix) in [(vec![], left_over), (vec!["ufw".to_owned()], route)] {
+            both.firewalls = firewalls;
+            assert_eq!(told(&both), [says(&fix)]);
+        }
         assert_eq!(
             told(&legacy(&chains[..3], &DOCKER)),
             [format!(
                 "containers of mynet do not reach each other: {policy}; \
-                 iptables-legacy -t filter -I DOCKER-USER -s 10.88.0.0/24 -d 10.88.0.0/24 \
+                 iptables-legacy -t filter -A DOCKER-USER -s 10.88.0.0/24 -d 10.88.0.0/24 \
                  -j ACCEPT"
             )]
         );

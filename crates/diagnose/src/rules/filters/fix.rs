@@ -3,18 +3,22 @@
 //! A rule of others stays: a rule before it lets the containers' packets pass. Whose the rule is,
 //! decides whether it goes; what ends with it is said.
 
+use std::cmp::Reverse;
+
 use ipnet::IpNet;
 use net::IpFamily;
 use scene::filter::{Hook, Step, Table};
-use scene::{Scene, Transport};
+use scene::{Container, Scene, Transport};
 
+use super::super::unanswered;
 use super::super::ways::{links_out, samples};
-use super::matches::{self, Links, Match};
+use super::matches::{Links, Match, RuleMatch};
+use super::position::{Effect, Ending, FilterSite, InsertPoint, Position, StoppedTrips};
 use super::say::Sort;
 use super::{FilterStop, WEB, others, stateless, tcp};
 use crate::Look;
 use crate::command::within;
-use crate::filter::{Layer, Place, Port};
+use crate::filter::{AddedRule, Layer, Place, Port};
 use crate::finding::Help;
 use crate::path::{Outcome, Site, Trip, carries, follow_filters};
 use crate::question::NAMES;
@@ -22,22 +26,38 @@ use crate::restored;
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
 
-/// Returns what lets a way of a container pass a filter.
+/// A way that a filter stops, and what is to pass.
+struct StoppedWay<'h> {
+    look: Look<'h>,
+    site: &'h Site<'h>,
+    sort: &'h Sort<'h>,
+    trips: &'h [Trip<'h>],
+    caught: &'h FilterStop,
+    /// The subnets of the container's network.
+    nets: &'h [IpNet],
+    /// The path of the container's namespace, if the filter is there.
+    netns: Option<&'h str>,
+}
+
+/// Returns what lets a way of a container pass a filter. `trips` are those that were followed.
 pub(super) fn help(
     look: Look<'_>,
     site: &Site<'_>,
     sort: &Sort<'_>,
+    trips: &[Trip<'_>],
     caught: &FilterStop,
 ) -> Vec<Help> {
     let place = &caught.place;
-    let netns = caught.inside.as_deref().and_then(|id| look.scene.container(id));
-    let netns = netns.map(|container| container.netns.as_str());
-    let owner = match netns {
-        Some(_) => None,
-        None => whose::owner_of(place, look.scene).map(|(owner, _)| owner),
-    };
-    let nets = subnets(look, site);
-    let is_running = look.scene.program("firewalld").is_some();
+    let inside = caught.inside.as_deref().and_then(|id| look.scene.container(id));
+    let netns = inside.map(|container| container.netns.as_str());
+    let nets = &subnets(look, site)[..];
+    let way = StoppedWay { look, site, sort, trips, caught, nets, netns };
+    if let Some(container) = inside {
+        return of_container(&way, container);
+    }
+    let owner = whose::owner_of(place, look.scene).map(|(owner, _)| owner);
+    let has_firewalld = look.scene.has_firewall("firewalld");
+    let has_ufw = look.scene.has_firewall("ufw");
     let is_forwarded = matches!(place.hook, Hook::Forward | Hook::Prerouting | Hook::Postrouting);
     let all = |commands: Vec<String>| commands.into_iter().map(Help::Command).collect();
     let with = |commands: Vec<String>, advice: String| {
@@ -52,24 +72,24 @@ pub(super) fn help(
         {
             restored::all(look.scene, site.attachment)
         }
-        Some(Owner::Firewalld) if is_running && is_forwarded && has_policies(look.scene) => {
-            all(policy(look.scene, sort, site, &nets))
+        Some(Owner::Firewalld) if has_firewalld && is_forwarded && has_policies(look.scene) => {
+            all(policy(look.scene, sort, site, nets))
         }
         Some(Owner::Firewalld)
-            if is_running && place.hook == Hook::Input && sort.port().is_some() =>
+            if has_firewalld && place.hook == Hook::Input && sort.port().is_some() =>
         {
             all(nets.iter().map(|net| in_zone(place, &rich_rule(sort, site, net))).collect())
         }
-        Some(Owner::Firewalld) if is_running => with(
+        Some(Owner::Firewalld) if has_firewalld => with(
             nets.iter().map(zone).collect(),
             "this opens every service of this node to the containers, too".to_owned(),
         ),
         // What answers, its first rules let pass.
-        Some(Owner::Ufw) if is_forwarded && !caught.back => all(nets
+        Some(Owner::Ufw) if has_ufw && is_forwarded && !caught.back => all(nets
             .iter()
             .map(|net| ufw(&Links::of(look, site, sort, place), sort, site, net))
             .collect()),
-        Some(Owner::Ufw) => match sort.port() {
+        Some(Owner::Ufw) if has_ufw && place.hook == Hook::Input => match sort.port() {
             Some((protocol, port)) => all(nets
                 .iter()
                 .map(|net| format!("ufw allow proto {protocol} from {net} to any port {port}"))
@@ -81,15 +101,14 @@ pub(super) fn help(
         },
         // A person wrote what is in DOCKER-USER; the rest is Docker's, and comes again.
         Some(Owner::Docker) if place.chain != USER && place.hook == Hook::Forward => {
-            let commands = accept(look, InsertPoint::Docker, site, sort, caught, &nets, netns);
-            let_through(commands, place, netns)
+            let_through(&way, accept(&way, InsertPoint::Chain(USER)))
         }
         Some(Owner::Ours) if place.rule.is_none() => all(vec![open(place)]),
         Some(Owner::Calico) if whose::is_for_services(place) => {
             let network = &site.attachment.network;
             let or =
                 format!("or give network {network} a subnet in which the cluster has no Services");
-            with(accept(look, InsertPoint::Base, site, sort, caught, &nets, None), or)
+            with(accept(&way, InsertPoint::Base), or)
         }
         // A rule before it would let everything past Calico's policies.
         Some(Owner::Calico) if whose::is_for_links(place) => {
@@ -99,64 +118,121 @@ pub(super) fn help(
                 site.container.called()
             ))]
         }
-        None if place.rule.is_some() => without(look, site, sort, caught, &nets, netns),
-        Some(Owner::Docker) if place.chain == USER => {
-            without(look, site, sort, caught, &nets, netns)
-        }
-        _ => {
-            let commands = accept(look, InsertPoint::Base, site, sort, caught, &nets, netns);
-            let_through(commands, place, netns)
-        }
+        None if place.rule.is_some() => without(&way),
+        Some(Owner::Docker) if place.chain == USER => without(&way),
+        _ => let_through(&way, accept(&way, InsertPoint::Base)),
     }
 }
 
 /// Returns what lets the containers' packets pass before a rule of others judges them.
-fn without(
-    look: Look<'_>,
-    site: &Site<'_>,
-    sort: &Sort<'_>,
-    caught: &FilterStop,
-    nets: &[IpNet],
-    netns: Option<&str>,
-) -> Vec<Help> {
-    let removed = remove(&caught.place, netns);
+fn without(way: &StoppedWay<'_>) -> Vec<Help> {
+    let StoppedWay { look, site, sort, caught, .. } = way;
     if is_queue(&caught.place) {
-        let or = format!("if there is to be none, remove the rule: {removed}");
+        let or = format!("if there is to be none, remove the rule: {}", removed(way));
         let start = "start the program that reads the queue, or see why it judges none".to_owned();
         return vec![Help::Advice(start), Help::Advice(or)];
     }
-    let commands = accept(look, InsertPoint::Rule, site, sort, caught, nets, netns);
+    let commands = accept(way, InsertPoint::Rule);
     // Who lists what containers may ask needs the rule that stops the rest.
-    if commands.is_empty() || lets_others(look, site, sort) {
-        return let_through(commands, &caught.place, netns);
+    if commands.is_empty() || lets_others(*look, site, sort) {
+        return let_through(way, commands);
     }
     let commands = commands.into_iter().map(Help::Command);
-    commands.chain([Help::Advice(or_remove(&caught.place, netns))]).collect()
+    commands.chain([Help::Advice(or_remove(&removed(way)))]).collect()
 }
 
 /// Returns the commands that let packets pass; where no rule can, what a person does.
-fn let_through(commands: Vec<String>, place: &Place, netns: Option<&str>) -> Vec<Help> {
+fn let_through(way: &StoppedWay<'_>, commands: Vec<String>) -> Vec<Help> {
     if !commands.is_empty() {
         return commands.into_iter().map(Help::Command).collect();
     }
+    let place = &way.caught.place;
     let name = place.name();
     let otherwise = match place.rule {
-        Some(_) => format!("; {}", or_remove(place, netns)),
+        Some(_) => format!("; {}", or_remove(&removed(way))),
         None => String::new(),
     };
+    let why = match matches(way).0.is_empty() {
+        true => "no rule there tells answers from other packets",
+        false => "each that helps would also let pass what other rules drop",
+    };
     vec![Help::Advice(format!(
-        "let {name} except what containers send and get; doctor names no command, since no rule there tells answers from other packets{otherwise}"
+        "let {name} except what containers send and get; doctor names no command, since {why}{otherwise}"
     ))]
 }
 
+/// Returns what helps against a container's own filter, which is there because its owner wants it:
+/// what lets the packets of the probe pass and no others, and what protection that takes away.
+fn of_container(way: &StoppedWay<'_>, container: &Container) -> Vec<Help> {
+    if is_queue(&way.caught.place) {
+        return without(way);
+    }
+    let called = container.called();
+    let (what, commands) = way.narrow().unwrap_or_default();
+    let protects = match commands.is_empty() {
+        true => "doctor names no command, since one would let more pass than a probe has tried"
+            .to_owned(),
+        false => format!("a command here takes its protection away for {what}"),
+    };
+    let mut all: Vec<Help> = commands.into_iter().map(Help::Command).collect();
+    all.push(Help::Advice(format!(
+        "the filter is {called}'s own and may be meant, as the kill switch of a VPN is, which lets \
+         nothing pass beside the tunnel: ask its owner first"
+    )));
+    all.push(Help::Advice(protects));
+    if way.caught.place.rule.is_some() {
+        all.push(Help::Advice(or_remove(&removed(way))));
+    }
+    all
+}
+
+impl StoppedWay<'_> {
+    /// Returns the commands that let the packets of a probe pass a container's own filter, and what
+    /// these are in words.
+    fn narrow(&self) -> Option<(String, Vec<String>)> {
+        let StoppedWay { look, site, sort, caught, .. } = *self;
+        if !matches!(sort, Sort::Outside) || caught.back {
+            let what = match (sort, sort.port()) {
+                _ if caught.back => "answers".to_owned(),
+                (Sort::To(..), _) => format!("what it sends to {}", sort.whom()),
+                (Sort::Inside, _) => "what its programs send each other".to_owned(),
+                (Sort::Resolve, _) => "questions for hardware addresses".to_owned(),
+                (_, Some((protocol, port))) => {
+                    format!("{} to its port {port}", protocol.to_uppercase())
+                }
+                _ => return None,
+            };
+            return Some((what, accept(self, InsertPoint::Rule)));
+        }
+        // All that it sends was followed; what is let through is what was sent.
+        let (to, with) = unanswered(look, site.container, site.family())?;
+        let sort = &Sort::To(to, with);
+        sort.port()?;
+        let trips = &[Trip::Outside { from: site, to, with }];
+        let way = StoppedWay { sort, trips, ..*self };
+        Some((format!("what it sends to {}", sort.whom()), accept(&way, InsertPoint::Rule)))
+    }
+}
+
 /// Returns what lets all pass that a container sends, before a rule at the node's end of its link.
-pub(super) fn sent(scene: &Scene, site: &Site<'_>, place: &Place) -> Vec<Help> {
+pub(super) fn sent(
+    scene: &Scene,
+    site: &Site<'_>,
+    place: &Place,
+    ending: &dyn Fn(&[AddedRule]) -> Ending,
+) -> Vec<Help> {
     let is_ipv4 = site.family() == IpFamily::V4;
+    let effect = Effect { ending, opens: &|_| false };
     let is_closed = place.rule.is_none_or(|(_, rule)| is_for_all(scene, place, rule));
     let all = stateless::sent(site, is_closed);
-    let links = Links { near: None, far: None };
-    let command = |one| Help::Command(insert(InsertPoint::Rule, place, &links, one, is_ipv4));
-    all.iter().map(command).chain([Help::Advice(or_remove(place, None))]).collect()
+    let rules: Vec<RuleMatch<'_>> = all
+        .iter()
+        .map(|what| RuleMatch { what: *what, links: NO_LINKS, leaves: false, is_ipv4 })
+        .collect();
+    let at = FilterSite { namespace: &scene.host, inside: None };
+    let commands = inserted(at, place, InsertPoint::Rule, &rules, effect, None).unwrap_or_default();
+    let commands = commands.into_iter().map(Help::Command);
+    commands.chain([Help::Advice(or_remove(&remove(&at.own(place), None)))]).collect()
 }
 
 /// Returns what lets packets of UDP to a port pass a filter of the node: from some subnets, or from
@@ -167,11 +243,14 @@ pub(in crate::rules) fn opened(
     nets: &[IpNet],
     port: u16,
     family: IpFamily,
+    ending: &dyn Fn(&[AddedRule]) -> Ending,
 ) -> Vec<Help> {
     let owner = whose::owner_of(place, scene).map(|(owner, _)| owner);
     let is_input = place.hook == Hook::Input;
+    let effect = Effect { ending, opens: &|_| false };
+    let site = FilterSite { namespace: &scene.host, inside: None };
     let commands: Vec<String> = match owner {
-        Some(Owner::Firewalld) if is_input && scene.program("firewalld").is_some() => {
+        Some(Owner::Firewalld) if is_input && scene.has_firewall("firewalld") => {
             let version = if family == IpFamily::V4 { "ipv4" } else { "ipv6" };
             let rule = |net: &IpNet| {
                 format!(
@@ -180,7 +259,7 @@ pub(in crate::rules) fn opened(
             };
             nets.iter().map(|net| in_zone(place, &rule(net))).collect()
         }
-        Some(Owner::Ufw) if is_input => nets
+        Some(Owner::Ufw) if is_input && scene.has_firewall("ufw") => nets
             .iter()
             .map(|net| format!("ufw allow proto udp from {net} to any port {port}"))
             .collect(),
@@ -193,19 +272,27 @@ pub(in crate::rules) fn opened(
                 [] => vec![Match::Port(None, "udp", port)],
                 nets => nets.iter().map(|net| Match::Port(Some(net), "udp", port)).collect(),
             };
-            let links = Links { near: None, far: None };
-            let is_ipv4 = family == IpFamily::V4;
-            all.iter().map(|one| insert(at, place, &links, one, is_ipv4)).collect()
+            let (is_ipv4, leaves) = (family == IpFamily::V4, leaves(place));
+            let rule = |what| RuleMatch { what, links: NO_LINKS, leaves, is_ipv4 };
+            let rules: Vec<RuleMatch<'_>> = all.into_iter().map(rule).collect();
+            inserted(site, place, at, &rules, effect, None).unwrap_or_default()
         }
     };
     let or = place.rule.filter(|_| owner.is_none());
-    let or = or.map(|_| Help::Advice(or_remove(place, None)));
+    let or = or.map(|_| Help::Advice(or_remove(&remove(&site.own(place), None))));
     commands.into_iter().map(Help::Command).chain(or).collect()
 }
 
 /// Says how a rule of others goes.
-fn or_remove(place: &Place, netns: Option<&str>) -> String {
-    format!("or remove the rule, if nobody needs it any more: {}", remove(place, netns))
+fn or_remove(removed: &str) -> String {
+    format!("or remove the rule, if nobody needs it any more: {removed}")
+}
+
+/// Returns the command that removes the rule that stops a way, and no others.
+fn removed(way: &StoppedWay<'_>) -> String {
+    let place = &way.caught.place;
+    let site = FilterSite::of(way.look.scene, way.caught.inside.as_deref());
+    remove(&site.map_or_else(|| place.clone(), |site| site.own(place)), way.netns)
 }
 
 /// Says whether a rule puts packets into a queue of a program.
@@ -383,20 +470,9 @@ pub(super) fn remove(place: &Place, netns: Option<&str>) -> String {
     within(netns) + &command
 }
 
-/// Where a rule is inserted that lets packets pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InsertPoint {
-    /// At the beginning of the base chain: the chain's owner may write its other chains again.
-    Base,
-    /// Before the rule that stops the packets: what comes earlier still judges them.
-    Rule,
-    /// At the beginning of the chain that Docker leaves to others.
-    Docker,
-}
-
 impl<'s> Links<'s> {
     fn of(look: Look<'s>, site: &Site<'s>, sort: &Sort<'_>, place: &Place) -> Self {
-        let none = Links { near: None, far: None };
+        let none = NO_LINKS;
         let to = match sort {
             Sort::To(to, _) => *to,
             Sort::Outside => samples(site.family())[0],
@@ -415,31 +491,44 @@ impl<'s> Links<'s> {
     }
 }
 
-/// Returns the commands that let packets pass.
-fn accept<'n>(
-    look: Look<'_>,
-    at: InsertPoint,
-    site: &Site<'_>,
-    sort: &Sort<'_>,
-    caught: &FilterStop,
-    nets: &'n [IpNet],
-    netns: Option<&str>,
-) -> Vec<String> {
+/// Where it does not count by which link packets come and leave.
+const NO_LINKS: Links<'_> = Links { near: None, far: None };
+
+/// Returns the commands that let packets pass; none if nothing shows that they do.
+fn accept(way: &StoppedWay<'_>, at: InsertPoint) -> Vec<String> {
+    let StoppedWay { look, site, caught, netns, .. } = *way;
     let place = &caught.place;
     let is_ipv4 = site.family() == IpFamily::V4;
+    let (matches, links) = matches(way);
+    let leaves = leaves(place);
+    let rules = matches.into_iter().map(|what| RuleMatch { what, links, leaves, is_ipv4 });
+    let rules: Vec<RuleMatch<'_>> = rules.collect();
+    let Some(filter) = FilterSite::of(look.scene, caught.inside.as_deref()) else {
+        return Vec::new();
+    };
+    let stopped = StoppedTrips::of(look.scene, caught, way.trips);
+    let effect = Effect {
+        ending: &|added: &[AddedRule]| stopped.ending(added),
+        opens: &|added: &[AddedRule]| stopped.opens(added),
+    };
+    inserted(filter, place, at, &rules, effect, netns).unwrap_or_default()
+}
+
+/// Returns what is to pass, and by which links.
+fn matches<'h>(way: &StoppedWay<'h>) -> (Vec<Match<'h>>, Links<'h>) {
+    let StoppedWay { look, site, sort, caught, nets, netns, .. } = *way;
+    let place = &caught.place;
     if caught.layer != Layer::Ip || (is_raw(place) && caught.back) {
         let matches = stateless::matches(look, site, sort, caught, nets).unwrap_or_default();
-        let links = Links { near: None, far: None };
-        let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
-        return matches.iter().map(command).collect();
+        return (matches, NO_LINKS);
     }
-    let each = |of: fn(&'n IpNet) -> Match<'n>| nets.iter().map(of);
+    let each = |of: fn(&'h IpNet) -> Match<'h>| nets.iter().map(of);
     // There the answers to translated packets still have this node's address.
     let answers = || match is_untranslated(place) {
         true => vec![Match::Answers],
         false => each(Match::AnswersTo).collect(),
     };
-    let matches: Vec<Match<'n>> = match (sort, sort.port()) {
+    let matches: Vec<Match<'h>> = match (sort, sort.port()) {
         (Sort::Resolve, _) => vec![Match::Neighbours],
         (Sort::Inside, _) => vec![Match::Loopback],
         _ if caught.back && netns.is_some() => vec![Match::Answers],
@@ -453,23 +542,18 @@ fn accept<'n>(
         (_, Some((protocol, port))) if netns.is_some() => {
             vec![Match::Port(None, protocol, port), Match::Answers]
         }
-        (_, None) if netns.is_some() && leaves(place) => {
-            vec![Match::Sender(site.address), Match::Answers]
-        }
+        (_, None) if netns.is_some() => Vec::new(),
         (Sort::Published(port), _) if is_untranslated(place) => {
             vec![Match::Port(None, port.transport.as_str(), port.host), Match::Answers]
         }
-        (Sort::PublishedHere(port), _) if is_untranslated(place) && netns.is_none() => {
+        (Sort::PublishedHere(port), _) if is_untranslated(place) => {
             vec![Match::Port(None, port.transport.as_str(), port.host)]
         }
         (Sort::Published(port), _) => {
             let to = Match::Published(site.address, port.transport.as_str(), port.container);
             [to].into_iter().chain(each(Match::AnswersFrom)).collect()
         }
-        (Sort::FromNode | Sort::PublishedHere(_), _) if netns.is_none() => {
-            each(Match::To).collect()
-        }
-        (Sort::FromNode | Sort::PublishedHere(_), _) => vec![Match::Answers],
+        (Sort::FromNode | Sort::PublishedHere(_), _) => each(Match::To).collect(),
         // The node's own services stay closed but for this one.
         (_, Some((protocol, port))) if place.hook == Hook::Input => {
             nets.iter().map(|net| Match::Port(Some(net), protocol, port)).collect()
@@ -485,12 +569,11 @@ fn accept<'n>(
     // What drops the later packets of a connection does so between containers, too, where it sees
     // their frames, and no packet that begins one shows that.
     let links = match caught.further {
-        true => Links { near: None, far: None },
+        true => NO_LINKS,
         false => Links::of(look, site, sort, place),
     };
-    let matches = matches.iter().filter(|one| is_tracked || !one.is_of_tracking());
-    let command = |one| within(netns) + &insert(at, place, &links, one, is_ipv4);
-    matches.map(command).collect()
+    let matches = matches.into_iter().filter(|one| is_tracked || !one.is_of_tracking());
+    (matches.collect(), links)
 }
 
 /// Says whether packets that come to a place have not been seen by connection tracking.
@@ -516,37 +599,61 @@ fn leaves(place: &Place) -> bool {
     matches!(place.hook, Hook::Output | Hook::Postrouting)
 }
 
-/// Returns the command that inserts a rule.
-fn insert(
-    at: InsertPoint,
+/// Returns the commands that put rules where they let packets pass. `None`: nothing shows that they do.
+fn inserted(
+    site: FilterSite<'_>,
     place: &Place,
-    links: &Links<'_>,
-    what: &Match<'_>,
-    is_ipv4: bool,
-) -> String {
+    at: InsertPoint,
+    rules: &[RuleMatch<'_>],
+    effect: Effect<'_>,
+    netns: Option<&str>,
+) -> Option<Vec<String>> {
+    let placed = site.placed(place, at, rules, effect)?;
+    let first = placed.first().map(|(_, position)| position.clone())?;
+    // A container's own filter is opened for what is shown to need it, and for no more.
+    let is_used = |one: usize| placed.iter().any(|(used, _)| *used == one);
+    let numbers = (0..rules.len()).filter(|one| netns.is_none() || is_used(*one));
+    let mut all: Vec<(Position, String)> = numbers
+        .filter_map(|one| {
+            let own = placed.iter().find(|(used, _)| *used == one);
+            let position = own.map_or_else(|| first.clone(), |(_, position)| position.clone());
+            let command = within(netns) + &insert(place, &position, rules.get(one)?);
+            Some((position, command))
+        })
+        .collect();
+    // A rule that goes in changes the numbers of those below.
+    all.sort_by_key(|(position, _)| Reverse(position.number()));
+    Some(all.into_iter().map(|(_, command)| command).collect())
+}
+
+/// Returns the command that puts a rule into a chain.
+fn insert(place: &Place, position: &Position, rule: &RuleMatch<'_>) -> String {
     let Place { family, table, base, .. } = place;
-    let (chain, rule) = match at {
-        InsertPoint::Base => (base.as_str(), None),
-        InsertPoint::Rule => (place.chain.as_str(), place.rule),
-        InsertPoint::Docker => (USER, None),
+    let Position { chain, before, .. } = position;
+    let is_ipv4 = rule.is_ipv4;
+    let by = |tool: &str, what: String| match before {
+        Some((number, _)) => format!("{tool} -t {table} -I {chain} {number} {what} -j ACCEPT"),
+        None => format!("{tool} -t {table} -A {chain} {what} -j ACCEPT"),
     };
-    let number = rule.map(|(number, _)| format!(" {number}")).unwrap_or_default();
-    let by =
-        |tool: &str, what: String| format!("{tool} -t {table} -I {chain}{number} {what} -j ACCEPT");
-    let of_ip = || matches::iptables(what, links, leaves(place));
     // So are those of iptables-nft, ebtables-nft and arptables-nft.
     let is_upper = base.chars().all(|letter| letter.is_ascii_uppercase());
     match (*family, is_ipv4) {
-        (_, true) if place.legacy => by("iptables-legacy", of_ip()),
-        (_, false) if place.legacy => by("ip6tables-legacy", of_ip()),
-        ("ip" | "ip6", true) if is_upper => by("iptables-nft", of_ip()),
-        ("ip" | "ip6", false) if is_upper => by("ip6tables-nft", of_ip()),
-        ("bridge", _) if is_upper => by("ebtables-nft", matches::ebtables(what, is_ipv4)),
-        ("arp", _) if is_upper => by("arptables-nft", matches::arptables(what)),
+        (_, true) if place.legacy => by("iptables-legacy", rule.iptables()),
+        (_, false) if place.legacy => by("ip6tables-legacy", rule.iptables()),
+        ("ip" | "ip6", true) if is_upper => by("iptables-nft", rule.iptables()),
+        ("ip" | "ip6", false) if is_upper => by("ip6tables-nft", rule.iptables()),
+        ("bridge", _) if is_upper => by("ebtables-nft", rule.ebtables()),
+        ("arp", _) if is_upper => by("arptables-nft", rule.arptables()),
         _ => {
-            let what = matches::nft(what, links, leaves(place), is_ipv4);
-            let before = rule.map(|(_, handle)| format!(" handle {handle}")).unwrap_or_default();
-            format!("nft insert rule {family} {table} {chain}{before} {what} accept")
+            let what = rule.nft();
+            match before {
+                Some((_, handle)) => {
+                    format!(
+                        "nft insert rule {family} {table} {chain} handle {handle} {what} accept"
+                    )
+                }
+                None => format!("nft add rule {family} {table} {chain} {what} accept"),
+            }
         }
     }
 }

@@ -11,8 +11,9 @@ use scene::filter::{Chain, Hook, Rule, Step, Table};
 use super::super::queues::ALL;
 use super::super::{containers, unanswered};
 use super::fix;
+use super::position::Ending;
 use crate::Look;
-use crate::filter::{End, Layer, Packet, Place, walk};
+use crate::filter::{AddedRule, Change, End, Layer, Packet, Place, walk_changed};
 use crate::finding::Finding;
 use crate::path::Site;
 use crate::whose;
@@ -40,8 +41,11 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> {
     let host = &look.scene.host;
     let packet = packet.between(Some(&site.host_end.name), None);
-    let walked = walk(host, Layer::Device, Hook::Ingress, &packet);
-    let End::Unknown(place) = walked.end else { return None };
+    let walked = |added: &[AddedRule]| {
+        let change = Change { without: &[], added };
+        walk_changed(host, None, Layer::Device, Hook::Ingress, &packet, change).end
+    };
+    let End::Unknown(place) = walked(&[]) else { return None };
     if !forwards(host, &place) {
         return None;
     }
@@ -57,7 +61,8 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
         .hits(site.container.id.clone());
     let finding = ALL.iter().fold(finding, |one, kind| one.breaks(*kind, Some(family)));
     let finding = Finding { whose: whose::of_place(&place, look.scene), ..finding };
-    Some(fix::sent(look.scene, site, &place).into_iter().fold(finding, Finding::help))
+    let ending = |added: &[AddedRule]| Ending::of_walk(walked(added), &place);
+    Some(fix::sent(look.scene, site, &place, &ending).into_iter().fold(finding, Finding::help))
 }
 
 /// Says whether a rule sends frames out by another link, of a chain whose link is known.

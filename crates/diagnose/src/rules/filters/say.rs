@@ -7,11 +7,11 @@ use scene::filter::{Hook, Step, Table};
 use scene::{Container, Port as PublishedPort, Transport};
 
 use super::super::{BY_ITSELF, containers, unanswered};
-use super::{FilterStop, between, fix, tried};
+use super::{FilterStop, besides, between, fix, tried};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port};
 use crate::finding::{Finding, Severity, WayKind};
-use crate::path::Site;
+use crate::path::{Site, Trip};
 use crate::trial::Trial;
 use crate::whose;
 
@@ -103,7 +103,7 @@ impl Sort<'_> {
     }
 
     /// Names whom a packet was for.
-    fn whom(&self) -> String {
+    pub(super) fn whom(&self) -> String {
         match (self, self.port()) {
             (Sort::To(to, _), Some((protocol, port))) => {
                 format!("{} by {}", SocketAddr::new(*to, port), protocol.to_uppercase())
@@ -146,15 +146,17 @@ impl Sort<'_> {
     }
 }
 
-/// Returns the findings of the filters that stop a way of a container.
+/// Returns the findings of the filters that stop a way of a container, and so some of the trips that
+/// were followed.
 pub(super) fn all(
     look: Look<'_>,
     site: &Site<'_>,
     sort: &Sort<'_>,
-    caught: Vec<FilterStop>,
+    trips: &[Trip<'_>],
+    caught: &[FilterStop],
 ) -> Vec<Finding> {
     let faults = caught.iter().filter(|one| one.is_fault(look.scene));
-    faults.map(|one| stopped(look, site, sort, one)).collect()
+    faults.map(|one| stopped(look, site, sort, trips, one)).collect()
 }
 
 /// Returns the finding's ID for a filter of the node.
@@ -167,7 +169,13 @@ pub(super) fn id(layer: Layer, hook: Hook) -> &'static str {
     }
 }
 
-fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop) -> Finding {
+fn stopped(
+    look: Look<'_>,
+    site: &Site<'_>,
+    sort: &Sort<'_>,
+    trips: &[Trip<'_>],
+    caught: &FilterStop,
+) -> Finding {
     let FilterStop { place, back, inside, .. } = caught;
     let does = match caught.reject {
         Some(_) => "refuses",
@@ -202,8 +210,16 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
     let finding = finding.seen(shown(look, site, sort, caught) + tells(trial, sort));
     let severity = if is_doubtful(trial, sort) { Severity::Warning } else { finding.severity };
     let finding = Finding { severity, ..finding }.hits(site.container.id.clone());
-    let finding = (sort.ways().iter())
-        .fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())));
+    let kinds = sort.ways();
+    let finding =
+        kinds.iter().fold(finding, |finding, kind| finding.breaks(*kind, Some(site.family())));
+    let besides = besides::closed(look, site, caught, kinds);
+    let finding = match besides.is_empty() {
+        true => finding,
+        false => finding.seen(besides::says(&besides)),
+    };
+    let finding = (besides.iter())
+        .fold(finding, |finding, one| finding.breaks(one.kind, Some(site.family())));
     let whose = match inside {
         Some(_) => Some(format!("{}, or who set it up", site.container.called())),
         None => whose::of_place(place, look.scene),
@@ -216,7 +232,7 @@ fn stopped(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &FilterStop
     if finding.id == BY_ITSELF {
         return finding.advise("if that is not meant, change the filter in the container");
     }
-    fix::help(look, site, sort, caught).into_iter().fold(finding, Finding::help)
+    fix::help(look, site, sort, trips, caught).into_iter().fold(finding, Finding::help)
 }
 
 /// Says what a probe shows of what the rules say.

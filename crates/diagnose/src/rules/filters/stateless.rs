@@ -243,10 +243,10 @@ mod tests {
         assert_eq!(
             fix,
             [
-                "nft insert rule bridge own c arp saddr ip 10.88.0.0/24 accept",
-                "nft insert rule bridge own c ip saddr 10.88.0.0/24 ip daddr 10.88.0.1 accept",
-                "nft insert rule bridge own c ip saddr 10.88.0.0/24 accept",
-                "nft insert rule bridge own c ip saddr 10.88.0.2 tcp sport 80 accept",
+                "nft add rule bridge own c arp saddr ip 10.88.0.0/24 accept",
+                "nft add rule bridge own c ip saddr 10.88.0.0/24 ip daddr 10.88.0.1 accept",
+                "nft add rule bridge own c ip saddr 10.88.0.0/24 accept",
+                "nft add rule bridge own c ip saddr 10.88.0.2 tcp sport 80 accept",
             ]
         );
     }

@@ -71,6 +71,7 @@ fn firewalld_without_a_zone_for_the_network() {
     );
     let mut scene = with(node(), table(Kin::Inet, "firewalld", vec![forward]));
     scene.programs = vec![scene::Program { name: "firewalld".to_owned(), pid: 7 }];
+    scene.firewalls = vec!["firewalld".to_owned()];
     check(
         &scene,
         &expect![[r#"
@@ -113,12 +114,12 @@ fn a_policy_of_an_administrator() {
                 where  table inet fw, chain forward, policy drop
                 whose  unknown
                 hits   c2 c3
-                fix    nft insert rule inet fw forward iifname cni0 oifname up0 ip saddr 10.88.0.0/24 accept
-                fix    nft insert rule inet fw forward iifname up0 oifname cni0 ip daddr 10.88.0.0/24 ct state established,related accept
-                fix    nft insert rule inet fw forward ip daddr 10.88.0.2 tcp dport 80 ct status dnat accept
-                fix    nft insert rule inet fw forward ip saddr 10.88.0.0/24 ct state established,related accept
-                fix    nft insert rule inet fw forward iifname cni0 oifname up0 ip6 saddr fd00:88::/64 accept
-                fix    nft insert rule inet fw forward iifname up0 oifname cni0 ip6 daddr fd00:88::/64 ct state established,related accept
+                fix    nft add rule inet fw forward iifname cni0 oifname up0 ip saddr 10.88.0.0/24 accept
+                fix    nft add rule inet fw forward iifname up0 oifname cni0 ip daddr 10.88.0.0/24 ct state established,related accept
+                fix    nft add rule inet fw forward ip daddr 10.88.0.2 tcp dport 80 ct status dnat accept
+                fix    nft add rule inet fw forward ip saddr 10.88.0.0/24 ct state established,related accept
+                fix    nft add rule inet fw forward iifname cni0 oifname up0 ip6 saddr fd00:88::/64 accept
+                fix    nft add rule inet fw forward iifname up0 oifname cni0 ip6 daddr fd00:88::/64 ct state established,related accept
         "#]],
     );
 }
@@ -145,10 +146,10 @@ fn legacy_iptables_with_a_policy() {
                 where  iptables (legacy), table filter, chain FORWARD, policy DROP
                 whose  unknown: a person or a program that uses iptables
                 hits   c2 c3
-                fix    iptables-legacy -t filter -I FORWARD -i cni0 -o up0 -s 10.88.0.0/24 -j ACCEPT
-                fix    iptables-legacy -t filter -I FORWARD -i up0 -o cni0 -d 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                fix    iptables-legacy -t filter -I FORWARD -d 10.88.0.2 -p tcp --dport 80 -m conntrack --ctstate DNAT -j ACCEPT
-                fix    iptables-legacy -t filter -I FORWARD -s 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                fix    iptables-legacy -t filter -A FORWARD -i cni0 -o up0 -s 10.88.0.0/24 -j ACCEPT
+                fix    iptables-legacy -t filter -A FORWARD -i up0 -o cni0 -d 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                fix    iptables-legacy -t filter -A FORWARD -d 10.88.0.2 -p tcp --dport 80 -m conntrack --ctstate DNAT -j ACCEPT
+                fix    iptables-legacy -t filter -A FORWARD -s 10.88.0.0/24 -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
         "#]],
     );
 }
@@ -490,7 +491,8 @@ fn a_rule_of_a_bridge_that_drops_between_containers() {
     let some = base("f", Hook::Forward, 0, vec![rule(&[protocol(6), drop()])]);
     assert_eq!(fixes(some), [format!("nft insert rule bridge own f handle 7 {within}")]);
     let by_policy = dropping(base("f", Hook::Forward, 0, Vec::new()));
-    assert_eq!(fixes(by_policy), insert("f"));
+    let add = [within, asks].map(|what| format!("nft add rule bridge own f {what}"));
+    assert_eq!(fixes(by_policy), add);
 }
 
 /// Somebody listed what containers may ask: of the rest only what is asked for is let through.

@@ -8,11 +8,14 @@ use net::IpFamily;
 use scene::Link;
 use scene::filter::Hook;
 
-use super::super::filters::opened;
+use super::super::filters::{Ending, opened};
 use super::super::tunnels::of_lost;
 use super::{End, TunnelPath, helped};
 use crate::Look;
-use crate::filter::{End as FilterEnd, Layer, Packet, Payload, Place, Port, State, walk};
+use crate::filter::{
+    AddedRule, Change, End as FilterEnd, Layer, Packet, Payload, Place, Port, State, walk,
+    walk_changed,
+};
 use crate::finding::{Finding, Severity, WayKind};
 use crate::path::address_of;
 use crate::question::Answer;
@@ -20,13 +23,20 @@ use crate::routes::{RouteDecision, look_up};
 use crate::trial::Trial;
 use crate::whose;
 
-/// What a filter stops.
-struct StoppedTunnel<'s> {
-    tunnel: &'s Link,
+/// A packet that a filter stops.
+struct StoppedPacket {
     place: Place,
     refuses: bool,
     leaving: bool,
     port: u16,
+    layer: Layer,
+    packet: Packet,
+}
+
+/// What a filter stops.
+struct StoppedTunnel<'s> {
+    tunnel: &'s Link,
+    packet: StoppedPacket,
     ipv4: bool,
     /// The other machines, as their subnet on a link of this node where they are there.
     ends: Vec<IpNet>,
@@ -37,12 +47,12 @@ pub(super) fn judge(look: Look<'_>, led: &[TunnelPath<'_>]) -> Vec<Finding> {
     let mut all: Vec<StoppedTunnel<'_>> = Vec::new();
     for one in led {
         let End::At(end) = one.end else { continue };
-        for (leaving, port, place, refuses) in stopped(look, one.tunnel, end) {
+        for packet in stopped(look, one.tunnel, end) {
             let same = all.iter_mut().find(|known| {
-                known.place == place
+                known.packet.place == packet.place
                     && known.tunnel.index == one.tunnel.index
-                    && known.leaving == leaving
-                    && known.port == port
+                    && known.packet.leaving == packet.leaving
+                    && known.packet.port == packet.port
             });
             let net = subnet(look, end);
             match same {
@@ -54,10 +64,7 @@ pub(super) fn judge(look: Look<'_>, led: &[TunnelPath<'_>]) -> Vec<Finding> {
                 }
                 None => all.push(StoppedTunnel {
                     tunnel: one.tunnel,
-                    place,
-                    refuses,
-                    leaving,
-                    port,
+                    packet,
                     ipv4: end.is_ipv4(),
                     ends: vec![net],
                     to: vec![one.route.to],
@@ -80,9 +87,8 @@ fn subnet(look: Look<'_>, end: IpAddr) -> IpNet {
     near.unwrap_or_else(|| IpNet::from(end))
 }
 
-/// The filters that surely stop what a tunnel and a machine at its end send each other: whether it
-/// leaves, the port, the place, and whether it is refused.
-fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<(bool, u16, Place, bool)> {
+/// What filters surely stop of what a tunnel and a machine at its end send each other.
+fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<StoppedPacket> {
     let host = &look.scene.host;
     let mut found = Vec::new();
     let RouteDecision::By { link: below, .. } = look_up(host, None, end, None, Some(0)) else {
@@ -94,26 +100,36 @@ fn stopped(look: Look<'_>, tunnel: &Link, end: IpAddr) -> Vec<(bool, u16, Place,
     let ends = |layer: Layer, hook: Hook, packet: &Packet| match walk(host, layer, hook, packet).end
     {
         FilterEnd::Stopped(place, reject) if !whose::is_policy(&place, false, look.scene) => {
-            Some((place, reject.is_some()))
+            Some((place, reject.is_some(), layer, packet.clone()))
         }
         _ => None,
     };
-    let of = |from: Port, to: u16| Payload::Udp { source: from, destination: Port::Is(to) };
+    let with = |from: Port, to: u16| Payload::Udp { source: from, destination: Port::Is(to) };
     // VXLAN sends from changing ports, so that what comes in is no answer.
     let from = if is_wireguard { Port::Is(here) } else { Port::High };
-    let out = Packet::first(own, end, of(from, there)).between(None, Some(&below.name));
+    let out = Packet::first(own, end, with(from, there)).between(None, Some(&below.name));
     let left = ends(Layer::Ip, Hook::Output, &out)
         .or_else(|| ends(Layer::Ip, Hook::Postrouting, &out))
         .or_else(|| ends(Layer::Device, Hook::Egress, &out));
-    found.extend(left.map(|(place, refuses)| (true, there, place, refuses)));
+    let of = |(leaving, port)| {
+        move |(place, refuses, layer, packet)| StoppedPacket {
+            place,
+            refuses,
+            leaving,
+            port,
+            layer,
+            packet,
+        }
+    };
+    found.extend(left.map(of((true, there))));
     let from = if is_wireguard { Port::Is(there) } else { Port::High };
-    let came = Packet::first(end, own, of(from, here)).between(Some(&below.name), None);
+    let came = Packet::first(end, own, with(from, here)).between(Some(&below.name), None);
     let state = if is_wireguard { State::Answer } else { State::New };
     let came = Packet { state, ..came };
     let entered = ends(Layer::Device, Hook::Ingress, &came)
         .or_else(|| ends(Layer::Ip, Hook::Prerouting, &came))
         .or_else(|| ends(Layer::Ip, Hook::Input, &came));
-    found.extend(entered.map(|(place, refuses)| (false, here, place, refuses)));
+    found.extend(entered.map(of((false, here))));
     found
 }
 
@@ -131,10 +147,11 @@ fn ports(tunnel: &Link, end: IpAddr) -> Option<[u16; 2]> {
 }
 
 fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
-    let StoppedTunnel { tunnel, place, leaving, port, .. } = one;
+    let StoppedTunnel { tunnel, packet: stopped, .. } = one;
+    let StoppedPacket { place, leaving, port, refuses, layer, packet } = stopped;
     let name = &tunnel.name;
     let trial = tried(look, one);
-    let does = if one.refuses { "refuses" } else { "drops" };
+    let does = if *refuses { "refuses" } else { "drops" };
     let what = match leaving {
         true => "what this node sends to other nodes by it",
         false => "what other nodes send to this one by it",
@@ -157,7 +174,12 @@ fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     let family = if one.ipv4 { IpFamily::V4 } else { IpFamily::V6 };
     let nets: &[IpNet] = if *leaving { &[] } else { &one.ends };
-    let finding = helped(finding, opened(look.scene, place, nets, *port, family));
+    let ending = |added: &[AddedRule]| {
+        let change = Change { without: &[], added };
+        let host = &look.scene.host;
+        Ending::of_walk(walk_changed(host, None, *layer, place.hook, packet, change).end, place)
+    };
+    let finding = helped(finding, opened(look.scene, place, nets, *port, family, &ending));
     let families: Vec<bool> = one.to.iter().map(|to| to.addr().is_ipv4()).collect();
     let mut finding = finding;
     for (family, ipv4) in [(IpFamily::V4, true), (IpFamily::V6, false)] {

@@ -1,8 +1,10 @@
-use scene::filter::{Family as Kin, Hook};
+use scene::filter::{Family as Kin, Hook, Step};
 use scene::{Address, Neighbour, Overlay, Peer, Scene};
 
 use super::*;
-use crate::filter::samples::{base, drop, dropping, established, rule, table, udp_port};
+use crate::filter::samples::{
+    accept, base, chain, drop, dropping, established, iifname, jump, rule, table, udp_port,
+};
 use crate::path::samples::{ip, node, with};
 use crate::question::Answers;
 use crate::routes::samples::{link, route};
@@ -210,9 +212,22 @@ fn a_filter_that_stops_the_tunnels_packets() {
     let fix = "nft insert rule inet filter c handle 7 udp dport 8472 accept";
     assert_eq!(told(output), [(object, vec![fix.to_owned()])]);
     // A policy: answers pass, and what comes by a VXLAN is none.
-    let policy = dropping(base("c", Hook::Input, 0, vec![rule(&[established()])]));
+    let rules = || vec![rule(&[established(), accept()])];
+    let policy = dropping(base("c", Hook::Input, 0, rules()));
     let policy = with(flannel(), table(Kin::Inet, "filter", vec![policy]));
-    assert_eq!(told(policy).len(), 1);
+    let fix = "nft add rule inet filter c ip saddr 192.0.2.0/24 udp dport 8472 accept".to_owned();
+    let last = ("tunnel-dropped flannel.1: inet filter/c policy".to_owned(), vec![fix.clone()]);
+    // Others come to the chain that drops, too.
+    let deny = |parts: &[Vec<Step>]| rule(&[parts, &[jump("deny")]].concat());
+    let mut calls = [rules(), vec![deny(&[udp_port(9)]), deny(&[iifname("up0")])]].concat();
+    calls[2].handle = 23;
+    let chains = vec![base("c", Hook::Input, 0, calls), chain("deny", vec![rule(&[drop()])])];
+    let shared = with(flannel(), table(Kin::Inet, "filter", chains));
+    let fix = fix.replace("add rule inet filter c", "insert rule inet filter c handle 23");
+    let before = ("tunnel-dropped flannel.1: inet filter/deny rule 1".to_owned(), vec![fix]);
+    for (scene, expected) in [(policy, last), (shared, before)] {
+        assert_eq!(told(scene), [expected]);
+    }
     let other = base("c", Hook::Input, 0, vec![rule(&[udp_port(4789), drop()])]);
     assert_eq!(told(with(flannel(), table(Kin::Inet, "filter", vec![other]))), []);
 }

@@ -50,10 +50,13 @@ impl Wants for FirewallPlugin {
             }
             ForeignPart::Zones(sources) => {
                 let missing = firewalld(picture.call).check(sources);
-                return Ok(found(missing?));
+                return Ok(found(&missing?));
             }
         };
-        Ok(found(missing?))
+        // Only ours have our comment.
+        let is_ours = matches!(foreign, ForeignPart::Accept { .. });
+        let found = found(&missing?).into_iter();
+        Ok(found.map(|one| if is_ours { one.of_ours() } else { one }).collect())
     }
 
     fn restore(
@@ -82,8 +85,8 @@ impl Wants for FirewallPlugin {
     }
 }
 
-fn found(missing: Vec<String>) -> Vec<Mismatch> {
-    missing.into_iter().map(|text| Mismatch::new(format!("packet filter: {text}"))).collect()
+fn found(missing: &[String]) -> Vec<Mismatch> {
+    missing.iter().map(|text| Mismatch::of_filter(text)).collect()
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.

@@ -82,13 +82,14 @@ impl Wants for Portmap {
         let key = picture.call.attachment();
         let mut found = Vec::new();
         if !plan.is_empty() {
-            found.extend(with_firewall(picture.index, |firewall| firewall.check(key, plan))?);
+            let own = with_firewall(picture.index, |firewall| firewall.check(key, plan))?;
+            found.extend(own.iter().map(|text| Mismatch::of_filter(text).of_ours()));
         }
         if let Some(chains) = chains {
             let checked = iptables::hostport::check(key, chains);
-            found.extend(checked?);
+            found.extend(checked?.iter().map(|text| Mismatch::of_filter(text)));
         }
-        Ok(found.into_iter().map(|text| Mismatch::new(format!("packet filter: {text}"))).collect())
+        Ok(found)
     }
 
     /// A program that has a port by now would no longer receive any packets.

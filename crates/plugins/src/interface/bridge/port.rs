@@ -58,25 +58,25 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Comparison {
         let bridge = &bridge.name;
         return differs(format!("link {name:?} is not a port of bridge {bridge:?} any more"));
     }
-    let mut found = Vec::new();
     let has = port.port.unwrap_or_default();
-    let modes = [
-        ("hairpin mode", wanted.hairpin, has.hairpin),
-        ("isolation", wanted.isolated, has.isolated),
-    ];
-    for (what, asked, is) in modes.into_iter().filter(|(_, asked, is)| asked != is) {
-        let (is, asked) = (on_off(is), on_off(asked));
-        found.push(format!("port {name:?} has {what} {is}, the configuration asks for {asked}"));
-    }
+    let mode = |what: &str, asked: bool, is: bool| {
+        let words = || {
+            let (is, asked) = (on_off(is), on_off(asked));
+            format!("port {name:?} has {what} {is}, the configuration asks for {asked}")
+        };
+        (asked != is).then(|| Mismatch::new(words()))
+    };
+    let hairpin = mode("hairpin mode", wanted.hairpin, has.hairpin).map(Mismatch::of_hairpin);
+    let isolation = mode("isolation", wanted.isolated, has.isolated);
+    let mut found: Vec<Mismatch> = hairpin.into_iter().chain(isolation).collect();
     if holds_back(&port, &bridge) {
-        found.push(format!("port {name:?} of bridge {:?} forwards nothing", bridge.name));
+        let text = format!("port {name:?} of bridge {:?} forwards nothing", bridge.name);
+        found.push(Mismatch::new(text));
     }
-    found.extend(vlan_difference(
-        &mut picture.namespaces.get()?.host,
-        wanted.vlans.as_ref(),
-        &port,
-    )?);
-    Ok(found.into_iter().map(Mismatch::new).collect())
+    let host = &mut picture.namespaces.get()?.host;
+    let vlans = vlan_difference(host, wanted.vlans.as_ref(), &port)?;
+    found.extend(vlans.map(Mismatch::new));
+    Ok(found)
 }
 
 /// Returns port and bridge, if both exist.

@@ -23,7 +23,10 @@ pub(super) const INSIDE: &[Situation] = &[
         ),
         fails: Symptom::Ways(&[Way::Out4, Way::Out6, Way::Between, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("inside-dropped", "c1: inet own/out rule 1"),
-        fix: Fix::Mends,
+        fix: Fix::Hint(
+            HintReason::Choice,
+            "what a container lets out is its owner's to decide: only what was probed is let through",
+        ),
         mends: Act::Sh("nsenter --net=/run/netns/c1 nft delete table inet own"),
     },
     Situation {
