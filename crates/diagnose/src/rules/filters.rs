@@ -145,7 +145,7 @@ fn one(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr], found: &mut Vec<Findi
         found.extend(tried(&Sort::Outside, &trips));
         let usual = beyond.first().into_iter().flat_map(|to| WEB.map(|port| (*to, tcp(port))));
         for (to, with) in usual.chain(named(look, site)) {
-            for finding in not_translated(look, site, to, with) {
+            if let Some(finding) = not_translated(look, site, to, with) {
                 add(found, finding);
             }
         }
@@ -321,8 +321,9 @@ fn caught(scene: &Scene, trip: &Trip<'_>) -> Vec<FilterStop> {
 }
 
 /// Rules take packets from connection tracking, so that their source is not translated, which it is
-/// otherwise; or their answers, which are not translated back then.
-fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Vec<Finding> {
+/// otherwise; or their answers, which are not translated back then. If there are several such rules,
+/// all of them must go.
+fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) -> Option<Finding> {
     let trip = &Trip::Outside { from: site, to, with };
     let mut all: Vec<(Place, bool)> = Vec::new();
     let is_translated = loop {
@@ -338,7 +339,7 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) ->
             untracked => break is_of_answer && untracked.is_none(),
         }
     };
-    let finding = all.into_iter().filter(|_| is_translated).map(|(place, is_of_answer)| {
+    let findings = all.into_iter().filter(|_| is_translated).map(|(place, is_of_answer)| {
         let finding = say::not_translated(look, site, &place, with);
         match is_of_answer {
             false => finding,
@@ -353,5 +354,10 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) ->
             },
         }
     });
-    finding.collect()
+    // A rule may be named by its number, so the last one goes first.
+    findings.reduce(|first, further| Finding {
+        fix: [further.fix, first.fix].concat(),
+        seen: [first.seen, vec![further.says]].concat(),
+        ..first
+    })
 }

@@ -275,6 +275,15 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let fix = "iptables-legacy -t raw -D PREROUTING -s 10.88.0.0/24 -j CT --notrack";
     assert_eq!(legacy("CT --notrack"), [fix; 2]);
     assert_eq!(legacy("CT --zone 7"), [""; 0]);
+    // One rule for packets of containers, one for all packets: to remove one of them heals nothing.
+    let notrack = || vec![Step::Effect { name: "notrack".to_owned() }];
+    let further = scene::filter::Rule { handle: 8, ..rule(&[notrack()]) };
+    let rules = vec![rule(&[iifname("cni0"), notrack()]), further];
+    let raw = base("raw", Hook::Prerouting, -300, rules);
+    let both = found(&with(node(), table(Kin::Inet, "own", vec![raw])));
+    let removal = |handle: u32| format!("nft delete rule inet own raw handle {handle}");
+    assert!(!both.is_empty());
+    both.iter().for_each(|one| assert_eq!(one.fix, [removal(8), removal(7)]));
 }
 
 /// The node is the first router on the way, and the next one is another machine.
