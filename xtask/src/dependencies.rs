@@ -62,10 +62,9 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 32] = [
+const LAYERS: [(&str, u8); 31] = [
     ("netwright-net", 0),
     ("netwright-cni", 0),
-    ("netwright-scene", 0),
     ("netwright-diagnose", 1),
     ("netwright-kernel", 1),
     ("netwright-state", 2),

@@ -12,10 +12,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Namespace, Scene};
 
 use self::joined::joined;
 use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::model::{Namespace, Scene};
 use crate::rules::{
     BLAMED, BY_ITSELF, BY_SENDER, DENIED, LOSES_LARGE, NOT_ASKED, UNJUDGED, UnexaminedWay,
     is_because_of, is_ipv6_off,

@@ -24,9 +24,6 @@ mod tests;
 
 use std::net::IpAddr;
 
-use scene::Namespace;
-use scene::filter::{Hook, Table};
-
 pub(crate) use self::added::NewRule;
 pub use self::added::{AddedRule, Change};
 pub use self::bits::Truth;
@@ -36,6 +33,8 @@ use self::order::{Item, items};
 pub use self::packet::{Packet, Payload, Port, State};
 pub use self::place::{Call, Place};
 use self::run::Run;
+use crate::model::Namespace;
+use crate::model::filter::{Hook, Table};
 
 /// Where a packet is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod causes;
 mod command;
 pub mod filter;
 mod finding;
+pub mod model;
 pub mod path;
 mod question;
 mod restored;
@@ -16,8 +17,6 @@ mod whose;
 
 use std::collections::HashSet;
 
-use scene::Scene;
-
 pub use causes::{Diagnosis, RootCause};
 pub use finding::{Finding, Ignore, Severity, Way, WayKind};
 pub use net::IpFamily;
@@ -25,6 +24,8 @@ pub use question::{Answer, Answers, Hop, Probe, Question};
 pub use restored::BY_OTHERS;
 pub use rules::{RULES, Rule, UnexaminedWay, not_tried};
 pub use trial::{Trial, Trials};
+
+use crate::model::Scene;
 
 /// What a rule looks at.
 #[derive(Debug, Clone, Copy)]

@@ -27,10 +27,9 @@ mod vlans;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use scene::filter::Hook;
-use scene::{Link, Port as PublishedPort, Route, RouteKind, RouteRule, Scene, Transport};
-
 use crate::filter::{Change, Layer, NewDestination, Packet, Payload, Place, Port, State, Truth};
+use crate::model::filter::Hook;
+use crate::model::{Link, Port as PublishedPort, Route, RouteKind, RouteRule, Scene, Transport};
 
 pub(crate) use self::interface::{Interface, may_ask};
 pub use self::site::{Joint, Site};

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use scene::{Container, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::WayKind;
+use crate::model::{Container, Transport};
 use crate::path::RARE_PORT;
 
 /// A packet to send from a namespace.

@@ -1,9 +1,8 @@
 //! What restores what plugins have made: `netwright repair`, but for Docker's containers, which only
 //! the service `repair` repairs, and for what other projects' plugins made.
 
-use scene::{Attachment, Container, Scene};
-
 use crate::finding::Help;
+use crate::model::{Attachment, Container, Scene};
 
 /// The service's name.
 const SERVICE: &str = "repair";
@@ -45,7 +44,7 @@ fn by(scene: &Scene, is_dockers: bool, command: String) -> Vec<Help> {
     if !is_dockers {
         return vec![Help::Command(command)];
     }
-    let is_repair = |service: &&scene::Service| service.name == SERVICE && service.enabled;
+    let is_repair = |service: &&crate::model::Service| service.name == SERVICE && service.enabled;
     match scene.services.iter().find(is_repair) {
         Some(service) if service.ready != Some(false) => vec![Help::Advice(
             "wait for a minute: `netwrightd repair` repairs Docker's containers; `netwrightd agent \
@@ -64,7 +63,7 @@ fn by(scene: &Scene, is_dockers: bool, command: String) -> Vec<Help> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::Service;
+    use crate::model::Service;
 
     #[test]
     fn dockers_containers_are_repaired_by_the_service() {

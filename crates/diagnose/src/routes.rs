@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::{Link, Namespace, NextHop, Route, RouteKind, RouteRule, RuleAction};
 
 use crate::filter::Truth;
+use crate::model::{Link, Namespace, NextHop, Route, RouteKind, RouteRule, RuleAction};
 
 /// linux include/uapi/linux/rtnetlink.h `RT_TABLE_*`.
 pub(crate) const TABLE_DEFAULT: u32 = 253;
@@ -252,7 +252,7 @@ fn in_vrf<'n>(
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
-    use scene::{Address, NextHop};
+    use crate::model::{Address, NextHop};
 
     pub(crate) fn link(index: u32, name: &str, addresses: &[&str]) -> Link {
         let address = |text: &&str| Address {

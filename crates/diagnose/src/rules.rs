@@ -29,7 +29,6 @@ mod ways;
 use std::collections::BTreeSet;
 
 use net::IpFamily;
-use scene::{Container, Hole, Part, Scene, Transport};
 
 pub(crate) use self::asked::NOT_ASKED;
 pub use self::asked::not_tried;
@@ -42,6 +41,7 @@ pub(crate) use self::unexamined::all as unexamined;
 use crate::Look;
 use crate::filter::{End, Payload, Port};
 use crate::finding::Finding;
+use crate::model::{Container, Hole, Part, Scene, Transport};
 use crate::path::{self, Interface};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -198,7 +198,7 @@ fn leads_beyond(scene: &Scene, container: &Container, family: IpFamily) -> bool 
 /// Says whether a container has a default route by the interface of an attachment.
 fn has_default_route(
     container: &Container,
-    attachment: &scene::Attachment,
+    attachment: &crate::model::Attachment,
     family: IpFamily,
 ) -> bool {
     let Some(inside) = &container.inside else { return false };
@@ -252,8 +252,9 @@ fn targets(look: Look<'_>, container: &Container) -> Vec<std::net::IpAddr> {
 /// Says whether an address is this node's, or of a network of its containers.
 pub(crate) fn is_here(scene: &Scene, address: std::net::IpAddr) -> bool {
     // The network of a parent link has other machines, too.
-    let is_own =
-        |network: &&scene::Network| !is_on_parent(network.plugins.first().map(String::as_str));
+    let is_own = |network: &&crate::model::Network| {
+        !is_on_parent(network.plugins.first().map(String::as_str))
+    };
     let mut subnets = scene.networks.iter().filter(is_own).flat_map(|one| &one.subnets);
     address.is_loopback()
         || scene.host.owner_of(address).is_some()
@@ -371,8 +372,8 @@ pub const RULES: &[Rule] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Namespace;
     use crate::question::Answers;
-    use scene::Namespace;
 
     fn hole(part: Part, container: Option<&str>) -> Hole {
         let container = container.map(str::to_owned);

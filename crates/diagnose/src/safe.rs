@@ -3,9 +3,8 @@
 //! Who owns a container's namespace names links, tables and chains there, and may put anything into
 //! a name that a shell obeys. A command with such a name is not printed.
 
-use scene::{Container, Namespace, Scene};
-
 use crate::finding::Finding;
+use crate::model::{Container, Namespace, Scene};
 
 /// What is printed in place of it.
 const BY_HAND: &str = "do it by hand: a name in the command for it means something to a shell";
@@ -98,8 +97,8 @@ fn is_harmless(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::Link;
-    use scene::filter::{Chain, Family, LegacyTable, Table};
+    use crate::model::Link;
+    use crate::model::filter::{Chain, Family, LegacyTable, Table};
 
     fn table(name: &str, chain: &str) -> Table {
         let chain = Chain { name: chain.to_owned(), base: None, rules: Vec::new() };

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::{Attachment, Container, Transport};
 
 use crate::Look;
 use crate::finding::WayKind;
+use crate::model::{Attachment, Container, Transport};
 use crate::question::{Answer, Probe, Question};
 use crate::rules::is_here;
 

@@ -1,9 +1,8 @@
 //! Whose a table, a route or a link is, and why that is thought.
 
-use scene::filter::Table;
-use scene::{Link, Route, Scene};
-
 use crate::filter::Place;
+use crate::model::filter::Table;
+use crate::model::{Link, Route, Scene};
 
 /// A program that changes a node's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,8 +323,8 @@ pub(crate) fn of_route(route: &Route, scene: &Scene) -> Option<String> {
 mod tests {
     use super::*;
     use crate::filter::samples::{base, chain, dropping, table};
-    use scene::Program;
-    use scene::filter::{Family, Hook};
+    use crate::model::Program;
+    use crate::model::filter::{Family, Hook};
 
     fn place(table: &str, chain: &str, rule: bool) -> Place {
         Place {

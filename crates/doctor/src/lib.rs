@@ -1,7 +1,7 @@
 //! Reads a node, and sends the packets for which the rules of `diagnose` ask: the input and output
 //! of `netwright doctor`, which shows what the rules conclude.
 //!
-//! [`observe`] makes a [`scene::Scene`] of the node and its containers, [`probe`] answers
+//! [`observe`] makes a [`diagnose::model::Scene`] of the node and its containers, [`probe`] answers
 //! [`diagnose::Question`]s. In between and after them `diagnose` decides, without I/O:
 //!
 //! ```no_run

@@ -31,11 +31,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni::order;
 use cni_runtime::{ConfigFolder, Inventory};
+use diagnose::model::{Container, Hole, Part, Scene};
 use kernel::living::Census;
 use kernel::netns::{Netns, NetnsError};
 use kernel::remedy;
 use kernel::sysctl::Sysctl;
-use scene::{Container, Hole, Part, Scene};
 
 use crate::node::{Choice, Node};
 use crate::runtime_names::RuntimeNames;

@@ -19,12 +19,12 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use diagnose::model::{Container, Scene, Transport};
 use diagnose::{Answer, Answers, Probe, Question};
 use kernel::echo;
 use kernel::netns::{Netns, within};
 use kernel::refusals::RefusalListener;
 use rustix::net::sockopt;
-use scene::{Container, Scene, Transport};
 
 use crate::resolv::{self, ResolvConf};
 use crate::{dns, observe};

@@ -7,13 +7,13 @@ mod xtables;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use diagnose::model::filter::{
+    Base, Chain, Element, Family, Hook, MapTo, Ruleset, Set, Step, Table, Verdict,
+};
 use kernel::netlink::NetlinkError;
 use kernel::nft::{
     ChainInfo, Element as KernelElement, ElementData, Family as KernelFamily, Hook as KernelHook,
     HookPoint, KeyType, NftSocket, Policy, RangeEnd, RuleInfo, SetInfo, TableInfo,
-};
-use scene::filter::{
-    Base, Chain, Element, Family, Hook, MapTo, Ruleset, Set, Step, Table, Verdict,
 };
 
 /// How much of a rule set is read.
@@ -220,8 +220,11 @@ impl Reader<'_> {
 }
 
 /// Sorts rules by their chains, in order.
-fn by_chain(rules: &[RuleInfo], sets: &mut Vec<Set>) -> BTreeMap<String, Vec<scene::filter::Rule>> {
-    let mut found: BTreeMap<String, Vec<scene::filter::Rule>> = BTreeMap::new();
+fn by_chain(
+    rules: &[RuleInfo],
+    sets: &mut Vec<Set>,
+) -> BTreeMap<String, Vec<diagnose::model::filter::Rule>> {
+    let mut found: BTreeMap<String, Vec<diagnose::model::filter::Rule>> = BTreeMap::new();
     for info in rules {
         let (rule, made_up) = steps::rule(info);
         sets.extend(made_up);
@@ -236,7 +239,7 @@ fn by_chain(rules: &[RuleInfo], sets: &mut Vec<Set>) -> BTreeMap<String, Vec<sce
 }
 
 /// Returns the chain; if it sees the packets of several links, once for each.
-fn of_devices(info: &ChainInfo, rules: Vec<scene::filter::Rule>) -> Vec<Chain> {
+fn of_devices(info: &ChainInfo, rules: Vec<diagnose::model::filter::Rule>) -> Vec<Chain> {
     let chain = |device: Option<&String>, rules| Chain {
         name: info.name.clone(),
         base: info.hook.as_ref().map(|hook| base(hook, device)),
@@ -320,8 +323,8 @@ fn point(point: HookPoint) -> Hook {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use diagnose::model::filter::Verdict;
     use kernel::nft::{Key, Value, Verdict as KernelVerdict};
-    use scene::filter::Verdict;
 
     use super::*;
 

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use diagnose::model::{Container, Scene};
 use diagnose::{Answers, Diagnosis, Ignore, Look, RootCause};
 use doctor::probe::{self as probes, DropCounters};
 use doctor::runtime_names::RuntimeNames;
 use doctor::{observe, presence};
-use scene::{Container, Scene};
 
 use super::{Outcome, probe};
 use crate::args::{Common, Doctor};

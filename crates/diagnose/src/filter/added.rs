@@ -1,8 +1,7 @@
 //! Rules that are not there, so that it can be asked what they would change.
 
-use scene::filter::{Rule, Table};
-
 use super::place::Place;
+use crate::model::filter::{Rule, Table};
 
 /// A filter with changes that nobody has made.
 #[derive(Debug, Clone, Copy, Default)]

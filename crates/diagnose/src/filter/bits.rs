@@ -1,6 +1,6 @@
 //! Bytes of which some bits are not known, and what can be said of them all the same.
 
-use scene::filter::Comparison;
+use crate::model::filter::Comparison;
 
 /// Whether something holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

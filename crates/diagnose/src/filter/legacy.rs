@@ -5,7 +5,6 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::filter::LegacyTable;
 
 use super::bits::Truth;
 use super::ends::{Ends, NewDestination};
@@ -16,6 +15,7 @@ use super::place::{Call, Place};
 use super::properties::type_of;
 use super::queues::{QueueOutcome, queued};
 use super::run::Run;
+use crate::model::filter::LegacyTable;
 
 /// How deep chains may call each other here.
 const DEPTH: u8 = 16;

@@ -1,11 +1,10 @@
 //! The order in which base chains see a packet.
 
-use scene::Namespace;
-use scene::filter::{Base, Chain, Family, Hook, LegacyTable, Table};
-
 use super::Layer;
 use super::packet::Packet;
 use super::place::Place;
+use crate::model::Namespace;
+use crate::model::filter::{Base, Chain, Family, Hook, LegacyTable, Table};
 
 /// What is asked at a hook.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use scene::filter::{Hook, Rule, Table};
+use crate::model::filter::{Hook, Rule, Table};
 
 /// A rule that leads to another chain.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use scene::Namespace;
-use scene::filter::{Connection, Hook, Meta};
-
 use super::Layer;
 use super::bits::{Byte, host, known, number};
 use super::packet::{Packet, State};
 use super::run::Run;
+use crate::model::Namespace;
+use crate::model::filter::{Connection, Hook, Meta};
 use crate::routes::{self, RouteDecision};
 
 /// How long the name of a link is in a register (IFNAMSIZ).

@@ -1,6 +1,6 @@
 //! Queues in which packets wait for a program.
 
-use scene::Namespace;
+use crate::model::Namespace;
 
 /// What comes of a packet that a rule lets wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

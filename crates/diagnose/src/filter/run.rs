@@ -6,9 +6,6 @@
 
 use std::net::IpAddr;
 
-use scene::Namespace;
-use scene::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
-
 use super::added::AddedRule;
 use super::bits::{Byte, Registers, Truth, known, within};
 use super::ends::{Ends, Hops, NewDestination};
@@ -17,6 +14,8 @@ use super::packet::{Packet, State};
 use super::place::{Call, Place};
 use super::queues::{QueueOutcome, queued};
 use super::{Layer, properties, sets};
+use crate::model::Namespace;
+use crate::model::filter::{Chain, Header, Hook, MapTo, Rule, Set, Step, Table, Verdict};
 
 /// How many expressions are computed for one packet at one hook. It bounds rules that jump to and
 /// fro; a node with 20,000 rules needs fewer.

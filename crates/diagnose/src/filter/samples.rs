@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use scene::Namespace;
-use scene::filter::{
+use crate::model::Namespace;
+use crate::model::filter::{
     Base, Chain, Comparison, Connection, Element, Family, Header, Hook, MapTo, Meta, Rule, Ruleset,
     Set, Step, Table, Verdict,
 };

@@ -1,8 +1,7 @@
 //! Looks values up in sets and maps.
 
-use scene::filter::{Element, Set};
-
 use super::bits::{Registers, Truth, within};
+use crate::model::filter::{Element, Set};
 
 /// The elements that a value is, or may be.
 pub(crate) struct Matches<'n> {

@@ -1,10 +1,9 @@
 use std::net::IpAddr;
 
-use scene::filter::{Family, Hook, LegacyTable, Ruleset, Step, Verdict};
-use scene::{Address, Link, Namespace};
-
 use super::samples::*;
 use super::*;
+use crate::model::filter::{Family, Hook, LegacyTable, Ruleset, Step, Verdict};
+use crate::model::{Address, Link, Namespace};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -27,7 +26,7 @@ fn forward(namespace: &Namespace, packet: &Packet) -> String {
     }
 }
 
-fn in_forward(rules: Vec<scene::filter::Rule>) -> Namespace {
+fn in_forward(rules: Vec<crate::model::filter::Rule>) -> Namespace {
     namespace(vec![table(Family::Inet, "t", vec![base("f", Hook::Forward, 0, rules)])])
 }
 
@@ -213,7 +212,7 @@ fn the_host_knows_its_own_addresses() {
         let steps = vec![
             Step::Fib { source: false, kind: true, to: 0 },
             Step::Compare {
-                op: scene::filter::Comparison::Equal,
+                op: crate::model::filter::Comparison::Equal,
                 from: 0,
                 with: 2_u32.to_ne_bytes().to_vec(),
             },
@@ -353,7 +352,7 @@ fn a_queue_needs_a_program() {
 
 #[test]
 fn a_rule_says_how_many_hops_are_left() {
-    let hops = |rules: Vec<scene::filter::Rule>| {
+    let hops = |rules: Vec<crate::model::filter::Rule>| {
         walk(&in_forward(rules), Layer::Ip, Hook::Forward, &outbound()).hops
     };
     assert!(matches!(hops(vec![rule(&[tcp_port(443), ttl(1)])]), Hops::Set(1, _)));
@@ -386,7 +385,7 @@ fn a_rule_that_marks_is_computed() {
         |to: u32| vec![Step::Immediate { to: 0, data: bytes(to) }, Step::Mark { from: 0 }];
     // meta mark set meta mark or 0x4000
     let or = vec![
-        Step::Meta { key: scene::filter::Meta::Mark, to: 0 },
+        Step::Meta { key: crate::model::filter::Meta::Mark, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: bytes(!0x4000), xor: bytes(0x4000) },
         Step::Mark { from: 0 },
     ];

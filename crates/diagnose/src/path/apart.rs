@@ -3,12 +3,11 @@
 
 use std::net::IpAddr;
 
-use scene::filter::Hook;
-use scene::{IpvlanMode, IpvlanReach, MacvlanMode};
-
 use super::steps::{Halt, Tracer};
 use super::{Joint, Passage, Site, StopCause, uplinks_of};
 use crate::filter::{Packet, Payload, Truth};
+use crate::model::filter::Hook;
+use crate::model::{IpvlanMode, IpvlanReach, MacvlanMode};
 
 /// Follows a packet of a container to an address beyond the node, and the answer.
 pub(super) fn beyond<'s>(

@@ -1,11 +1,10 @@
 //! What a bridge does with a frame: its VLANs, its filters, and those of IP that see its frames.
 
-use scene::filter::Hook;
-use scene::{Link, Part};
-
 use super::Site;
 use super::steps::{Halt, Tracer};
 use crate::filter::{Layer, Packet, Truth};
+use crate::model::filter::Hook;
+use crate::model::{Link, Part};
 
 impl<'s> Tracer<'s> {
     /// Takes a packet from a port of a bridge up to the node's IP.

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Attachment, Container, IpvlanMode, Link, Namespace, Scene};
 
 use super::{Joint, Site};
+use crate::model::{Attachment, Container, IpvlanMode, Link, Namespace, Scene};
 
 /// An interface of an attachment, for one IP version.
 #[derive(Debug, Clone)]

@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use scene::Part;
-use scene::filter::Hook;
-
 use super::steps::{Halt, Tracer};
 use super::{Joint, Passage, Site, address_of, apart};
 use crate::filter::{Packet, Payload, Truth};
+use crate::model::Part;
+use crate::model::filter::Hook;
 
 pub(super) fn outside<'s>(
     tracer: &mut Tracer<'s>,

@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 
-use scene::filter::{Family as Kin, Hook, Step, Table};
-use scene::{
-    Attachment, Container, Link, Namespace, Network, Port, PortVlan, Route, RouteRule, RuleAction,
-    Scene, Transport,
-};
-
 use crate::filter::samples::{
     base, chain, dnat, iifname, nat, oifname, rule, source, table, tcp_port,
+};
+use crate::model::filter::{Family as Kin, Hook, Step, Table};
+use crate::model::{
+    Attachment, Container, Link, Namespace, Network, Port, PortVlan, Route, RouteRule, RuleAction,
+    Scene, Transport,
 };
 use crate::routes::samples::{link, route, rule as rule_of};
 

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene};
 
 use crate::filter::{Layer, Packet, Payload, WalkOutcome, walk};
+use crate::model::filter::Hook;
+use crate::model::{
+    Attachment, Container, Ipvlan, IpvlanMode, Link, MacvlanMode, Namespace, Scene,
+};
 
 /// By what a container's packets leave its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

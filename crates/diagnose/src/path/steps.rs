@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use scene::filter::Hook;
-use scene::{Link, Namespace, Part, Scene};
-
 use super::site::vrf_above;
 use super::{Site, Stop, StopCause, uplink};
 use crate::filter::{self, Change, End, Hops, Layer, Packet, Place, Port, Truth, WalkOutcome};
+use crate::model::filter::Hook;
+use crate::model::{Link, Namespace, Part, Scene};
 use crate::routes::{self, RouteDecision};
 
 /// A port at which no program listens, and which no rule translates (IANA: `tcpmux`).

@@ -1,8 +1,6 @@
 mod joined;
 
 use net::IpFamily;
-use scene::filter::{Comparison, Connection, Family as Kin, Meta, Step, Table};
-use scene::{RouteKind, RouteRule, RuleAction};
 
 use super::samples::{ip, node, with, with_route};
 use super::*;
@@ -10,6 +8,8 @@ use crate::filter::samples::{
     accept, base, destination, dnat, drop, dropping, established, iifname, nat, oifname, rule,
     source, table, tcp_port, unknown,
 };
+use crate::model::filter::{Comparison, Connection, Family as Kin, Meta, Step, Table};
+use crate::model::{RouteKind, RouteRule, RuleAction};
 use crate::routes::samples::{route, rule as route_rule};
 
 /// Follows a way of the first container, and says where it ends.
@@ -81,7 +81,7 @@ fn v4(scene: &Scene, name: &str) -> String {
     way(scene, name, IpFamily::V4)
 }
 
-fn one(family: Kin, hook: Hook, parts: &[Vec<scene::filter::Step>]) -> Table {
+fn one(family: Kin, hook: Hook, parts: &[Vec<crate::model::filter::Step>]) -> Table {
     table(family, "t", vec![base("c", hook, 0, vec![rule(parts)])])
 }
 
@@ -264,7 +264,8 @@ fn routes_and_rules_decide_where_it_goes() {
     assert_eq!(v4(&covered, "outside"), "answer: to tun0 by 10.88.0.0/25");
     assert_eq!(v4(&covered, "from node"), "to tun0 by 10.88.0.0/25");
 
-    let hole = scene::Route { kind: RouteKind::Blackhole, ..route("198.51.100.0/24", 0, None) };
+    let hole =
+        crate::model::Route { kind: RouteKind::Blackhole, ..route("198.51.100.0/24", 0, None) };
     assert_eq!(v4(&with_route(node(), hole), "outside"), "route 198.51.100.0/24");
 
     let mut ruled = node();
@@ -276,7 +277,7 @@ fn routes_and_rules_decide_where_it_goes() {
     ];
     assert_eq!(v4(&ruled, "outside"), "rule 100");
     ruled.host.rules[1] = RouteRule { to: pool, ..route_rule(100, RuleAction::Table(7)) };
-    ruled.host.routes.push(scene::Route { table: 7, ..route("0.0.0.0/0", 9, None) });
+    ruled.host.routes.push(crate::model::Route { table: 7, ..route("0.0.0.0/0", 9, None) });
     assert_eq!(v4(&ruled, "outside"), "answer: to tun0 by rule 100");
 }
 
@@ -301,8 +302,8 @@ fn a_port_that_another_rule_takes_first() {
 #[test]
 fn what_was_not_read_makes_it_unknown() {
     let mut scene = node();
-    scene.holes = vec![scene::Hole {
-        part: scene::Part::Nftables,
+    scene.holes = vec![crate::model::Hole {
+        part: crate::model::Part::Nftables,
         container: None,
         reason: "Operation not permitted".to_owned(),
     }];

@@ -1,10 +1,9 @@
 //! Bridges that distinguish VLANs. A container's frames have no tag: they belong to the VLAN of such
 //! frames of its port (PVID), and reach the links of the bridge that have this VLAN.
 
-use scene::{Link, Part};
-
 use super::StopCause;
 use super::steps::{Halt, Tracer};
+use crate::model::{Link, Part};
 
 /// Returns the VLAN of a link's frames without a tag.
 pub(crate) fn untagged(port: &Link) -> Option<u16> {

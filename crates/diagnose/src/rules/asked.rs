@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use scene::{Container, Link, Scene};
-
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::{Container, Link, Scene};
 use crate::question::{Answer, Probe, Question};
 use crate::whose::{self, Owner};
 
@@ -146,9 +145,9 @@ fn text(asked: &Probe) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
-    use scene::Scene;
 
     fn told(scene: &Scene, all: Vec<(Question, Answer)>, only: Option<&str>) -> Vec<String> {
         let answers = Answers { all };

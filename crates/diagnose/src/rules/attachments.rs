@@ -6,11 +6,11 @@ mod ways;
 use std::collections::HashSet;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, Help, Severity, Way, WayKind};
+use crate::model::{Attachment, Container, Drift, Item, ItemKind, UnfinishedAdd};
 use crate::restored;
 use crate::trial::Trials;
 
@@ -225,8 +225,8 @@ fn named(container: &Container, attachment: &Attachment) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::question::Answers;
-    use scene::Scene;
 
     #[test]
     fn each_difference_is_a_finding() {

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Folder, Link, Network, Pool, PoolHolders, Scene, Transport};
 
 use super::switches::proxies::{answered, proxies};
 use super::{Rule, containers, ways};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::{Folder, Link, Network, Pool, PoolHolders, Scene, Transport};
 use crate::path::Site;
 use crate::routes::{RouteDecision, look_up};
 
@@ -284,7 +284,7 @@ fn taken(look: Look<'_>, network: &Network) -> Vec<Finding> {
     });
     let mut found = Vec::new();
     for link in foreign {
-        let told = |address: &&scene::Address| !is_a_containers(scene, address.address);
+        let told = |address: &&crate::model::Address| !is_a_containers(scene, address.address);
         for address in link.addresses.iter().filter(told) {
             let mut subnets = network.subnets.iter();
             let is_taken = |subnet: &&IpNet| {
@@ -395,8 +395,10 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{
+        Address, Attachment, Container, NextHop, Plugin, Route, RouteKind, Service,
+    };
     use crate::question::Answers;
-    use scene::{Address, Attachment, Container, NextHop, Plugin, Route, RouteKind, Service};
 
     fn says(scene: &Scene) -> Vec<(&'static str, String)> {
         let answers = Answers::default();
@@ -564,8 +566,8 @@ mod tests {
             judge(look).into_iter().map(|finding| finding.id).collect::<Vec<_>>()
         };
         assert_eq!(told(&scene, Vec::new()), ["subnet-taken"]);
-        let entry = scene::ProxiedAddress { link: 2, address: ip("fd00:88::2") };
-        let with = |change: fn(&mut Scene), entry: scene::ProxiedAddress| {
+        let entry = crate::model::ProxiedAddress { link: 2, address: ip("fd00:88::2") };
+        let with = |change: fn(&mut Scene), entry: crate::model::ProxiedAddress| {
             let mut scene = scene.clone();
             scene.host.proxied.push(entry);
             change(&mut scene);
@@ -573,7 +575,7 @@ mod tests {
         };
         assert_eq!(with(|_| {}, entry.clone()), [""; 0]);
         // On another link, or while the node's route leads elsewhere.
-        let other = scene::ProxiedAddress { link: 9, ..entry.clone() };
+        let other = crate::model::ProxiedAddress { link: 9, ..entry.clone() };
         assert_eq!(with(|_| {}, other), ["subnet-taken"]);
         let lose = |scene: &mut Scene| {
             scene.host.routes.retain(|one| one.to != "fd00:88::/64".parse().unwrap());

@@ -29,8 +29,6 @@ mod tried;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Part, Port as PublishedPort, Scene, Transport};
 
 pub(super) use self::fix::opened;
 pub(super) use self::position::Ending;
@@ -39,6 +37,8 @@ use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port, Truth};
 use crate::finding::{Finding, Way};
+use crate::model::filter::Hook;
+use crate::model::{Part, Port as PublishedPort, Scene, Transport};
 use crate::path::{self, Joint, Outcome, Site, Stop, StopCause, Trip, follow_filters};
 use crate::whose;
 

@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Flow, Part, Port, Scene, Transport};
 
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Attachment, Container, Flow, Part, Port, Scene, Transport};
 
 pub(super) const RULE: Rule = Rule {
     judges: "flows of UDP that were translated",

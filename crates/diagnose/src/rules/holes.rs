@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use scene::filter::{Step, Verdict};
-use scene::{Namespace, Part};
-
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::filter::{Step, Verdict};
+use crate::model::{Namespace, Part};
 
 /// How many of the sets and tables that were not read whole are named.
 const SHOWN: usize = 3;
@@ -138,7 +137,7 @@ fn holes(look: Look<'_>) -> Vec<Finding> {
     holes
         .map(|hole| {
             let part = hole.part.as_str();
-            let called = |id| look.scene.container(id).map_or(id, scene::Container::called);
+            let called = |id| look.scene.container(id).map_or(id, crate::model::Container::called);
             let (id, object, says) = match (hole.part, hole.container.as_deref()) {
                 (Part::Unjudged, id) => {
                     let whose = id.map_or("this node", called);
@@ -185,8 +184,8 @@ fn remedy(part: Part, reason: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Container, Hole, Scene};
     use crate::question::Answers;
-    use scene::{Container, Hole, Scene};
 
     #[test]
     fn what_was_not_judged_is_explained_by_what_was_not_read() {
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn rules_that_look_into_packets_are_not_judged() {
         use crate::filter::samples::{base, drop, rule, table, unknown};
-        use scene::filter::{Family, Hook, LegacyTable};
+        use crate::model::filter::{Family, Hook, LegacyTable};
         let lines = |scene: &Scene| {
             let answers = Answers::default();
             let found = judge(Look { scene, answers: &answers, only: None, to: None });

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Listener, Namespace, Part, Port};
 
 use super::{Rule, containers};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Help, Severity, WayKind};
+use crate::model::{Attachment, Container, Listener, Namespace, Part, Port};
 use crate::question::{Answer, Probe};
 
 pub(super) const RULE: Rule =
@@ -323,8 +323,8 @@ fn is_accepted(look: Look<'_>, attachment: &Attachment, port: &Port) -> Option<b
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Scene, Transport};
     use crate::question::{Answers, Question};
-    use scene::{Scene, Transport};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -467,7 +467,7 @@ mod tests {
     fn loopback_of_the_node_that_is_down() {
         let mut scene = listening("0.0.0.0:80");
         let lo = crate::routes::samples::link(1, "lo", &["127.0.0.1/8"]);
-        scene.host.links = vec![scene::Link { up: false, ..lo }];
+        scene.host.links = vec![crate::model::Link { up: false, ..lo }];
         assert_eq!(ids(&scene), ["loopback-down"]);
         scene.containers[0].attachments[0].ports[0].host_ip = Some([192, 0, 2, 2].into());
         assert_eq!(ids(&scene), [""; 0]);
@@ -478,7 +478,7 @@ mod tests {
         let mut scene = listening("0.0.0.0:80");
         scene.containers[0].inside.as_mut().unwrap().links[0].addresses.clear();
         assert_eq!(ids(&scene), ["loopback-down"]);
-        scene.holes = vec![scene::Hole {
+        scene.holes = vec![crate::model::Hole {
             part: Part::Links,
             container: Some("c1".to_owned()),
             reason: "Operation not permitted".to_owned(),
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn sockets_that_could_not_be_read_are_not_judged() {
         let mut scene = listening("0.0.0.0:81");
-        scene.holes = vec![scene::Hole {
+        scene.holes = vec![crate::model::Hole {
             part: Part::Listeners,
             container: Some("c1".to_owned()),
             reason: "Operation not permitted".to_owned(),

@@ -5,12 +5,12 @@ mod taken;
 mod twins;
 
 use net::IpFamily;
-use scene::{Container, ItemKind, Link, Namespace, Part, Route, Scene};
 
 use super::{Rule, containers, is_link_local};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Help, WayKind};
+use crate::model::{Container, ItemKind, Link, Namespace, Part, Route, Scene};
 use crate::path::{Site, uplink};
 use crate::restored;
 
@@ -335,8 +335,8 @@ fn duplicates(namespace: &Namespace, container: Option<&Container>) -> Vec<Findi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Address, NextHop, RouteKind};
     use crate::question::Answers;
-    use scene::{Address, NextHop, RouteKind};
 
     fn ids(scene: &Scene) -> Vec<&'static str> {
         let answers = Answers::default();
@@ -496,7 +496,7 @@ mod tests {
         let differs = |scene: &mut Scene| {
             inside(scene);
             let what = "MTU of \"eth0\" is 1000, not 1500".to_owned();
-            let drift = scene::Drift {
+            let drift = crate::model::Drift {
                 plugin: "bridge".to_owned(),
                 code: 104,
                 what,

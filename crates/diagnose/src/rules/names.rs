@@ -8,7 +8,6 @@ mod unreached;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use net::IpFamily;
-use scene::{Container, Namespace, Part, Scene, Transport};
 
 use super::filters::denied::{Owners, is_denied};
 use super::ways::{obstacles, taken::taken};
@@ -16,6 +15,7 @@ use super::{Rule, containers, is_here, is_link_local, is_outbound, leads_beyond,
 use crate::Look;
 use crate::filter::{NewDestination, Place, Port};
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Namespace, Part, Scene, Transport};
 use crate::path::{Joint, Site, carries};
 use crate::question::{Answer, NAMES as PORT, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -397,9 +397,9 @@ fn has_ipv6(container: &Container) -> bool {
 mod tests {
     use super::*;
     use crate::finding::Severity;
+    use crate::model::Attachment;
+    use crate::model::filter::Hook;
     use crate::question::Answers;
-    use scene::Attachment;
-    use scene::filter::Hook;
 
     fn scene(server: &str) -> Scene {
         let attachment = Attachment {
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(told(&scene), []);
         scene.networks[0].outbound = true;
         let inside = scene.containers[0].inside.as_mut().unwrap();
-        inside.listeners.push(scene::Listener {
+        inside.listeners.push(crate::model::Listener {
             transport: Transport::Udp,
             at: "127.0.0.1:53".parse().unwrap(),
             v6only: false,
@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn the_router_on_the_way_to_a_server_may_answer() {
         use crate::filter::samples::{dnat, nat, rule, table, udp_port, unknown};
-        use scene::filter::Family as Kin;
+        use crate::model::filter::Family as Kin;
         let mut scene = crate::path::samples::node();
         let told = |scene: &Scene, from: Option<&str>, asked: Probe, answer: Answer| {
             let named = Probe::Name { server: "198.51.100.53".parse().unwrap() };
@@ -565,9 +565,9 @@ mod tests {
     #[test]
     fn a_rule_that_sends_questions_elsewhere_is_named() {
         use crate::filter::samples::{dnat, nat, rule, table, udp_port};
-        let told = |parts: Vec<scene::filter::Step>| {
+        let told = |parts: Vec<crate::model::filter::Step>| {
             let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[parts])]);
-            let own = table(scene::filter::Family::Ip, "nat", vec![chain]);
+            let own = table(crate::model::filter::Family::Ip, "nat", vec![chain]);
             let scene = crate::path::samples::with(crate::path::samples::node(), own);
             let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
             let question = Question { from: Some("c2".to_owned()), asked };
@@ -581,7 +581,7 @@ mod tests {
         assert_eq!(place.as_deref(), Some(rule));
         let words = "ip nat/PREROUTING rule 1 sends the question to 10.9.9.9:54";
         assert_eq!(seen.as_deref(), Some(words));
-        let here = vec![scene::filter::Step::Redirect { port: None }];
+        let here = vec![crate::model::filter::Step::Redirect { port: None }];
         let (_, seen) = told([udp_port(53), here].concat());
         let words = "ip nat/PREROUTING rule 1 sends the question to port 53 of this node";
         assert_eq!(seen.as_deref(), Some(words));
@@ -592,7 +592,7 @@ mod tests {
         use crate::filter::samples::{dnat, nat, rule, table, udp_port};
         let rules = vec![rule(&[udp_port(53), dnat("10.9.9.9", 53)])];
         let chain = nat("PREROUTING", Hook::Prerouting, -100, rules);
-        let own = table(scene::filter::Family::Ip, "nat", vec![chain]);
+        let own = table(crate::model::filter::Family::Ip, "nat", vec![chain]);
         let scene = crate::path::samples::with(crate::path::samples::node(), own);
         let server = "198.51.100.53".parse().unwrap();
         let question = Question { from: Some("c2".to_owned()), asked: Probe::Name { server } };

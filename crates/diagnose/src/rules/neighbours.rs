@@ -8,12 +8,12 @@ mod routers;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Link, Namespace};
 
 use super::{Rule, asks_links, containers, ip, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Link, Namespace};
 use crate::path::{Site, address_of, uplink};
 use crate::question::{Answer, Question};
 
@@ -292,10 +292,10 @@ fn in_bridge(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Fdb, Neighbour, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
     use crate::question::Probe;
-    use scene::{Fdb, Neighbour, Scene};
 
     fn found_with(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(String, String)> {
         let answers = Answers { all };
@@ -363,8 +363,8 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_container_for_its_router_is_compared_with_who_answers() {
-        let macvlan = |link: &mut scene::Link| {
-            link.macvlan = Some(scene::MacvlanMode::Bridge);
+        let macvlan = |link: &mut crate::model::Link| {
+            link.macvlan = Some(crate::model::MacvlanMode::Bridge);
         };
         let mut scene = crate::path::samples::on_parent("macvlan", macvlan);
         let (own, wrong) = ("02:00:00:00:00:fe", "02:00:00:00:00:99");
@@ -445,7 +445,7 @@ mod tests {
         let mut twice = scene.clone();
         let inside = twice.containers[0].inside.as_mut().unwrap();
         let mac = Some("02:00:00:00:00:22".to_owned());
-        inside.links.push(scene::Link { index: 9, mac, ..inside.links[1].clone() });
+        inside.links.push(crate::model::Link { index: 9, mac, ..inside.links[1].clone() });
         let both = vec![(asked[0].clone(), of(&["02:00:00:00:00:02", "02:00:00:00:00:22"]))];
         assert!(found_with(&twice, both).is_empty());
         let wrong = vec![(asked[0].clone(), of(&["02:00:00:00:00:02", "02:00:00:00:00:99"]))];

@@ -1,11 +1,11 @@
 //! What Open vSwitch drops of what containers send, as its daemon says.
 
 use net::IpFamily;
-use scene::{Attachment, Container, SwitchDrop};
 
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Attachment, Container, SwitchDrop};
 
 pub(super) const RULE: Rule =
     Rule { judges: "what Open vSwitch drops", ids: &["switch-drops"], judge, ..Rule::NONE };

@@ -15,13 +15,13 @@ mod tests;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Namespace, Part, Route, RouteKind, TunnelEnd};
 
 use super::Rule;
 use super::tunnels::of_lost;
 use super::ways::text;
 use crate::Look;
 use crate::finding::{Finding, Help, Severity, WayKind};
+use crate::model::{Link, Namespace, Part, Route, RouteKind, TunnelEnd};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
@@ -137,7 +137,8 @@ fn end<'s>(
     match tunnel.kind.as_deref()? {
         "vxlan" => of_vxlan(host, tunnel, via?),
         "wireguard" => {
-            let has = |peer: &&scene::Peer| peer.allowed.iter().any(|net| net.contains(&route.to));
+            let has =
+                |peer: &&crate::model::Peer| peer.allowed.iter().any(|net| net.contains(&route.to));
             let peer = tunnel.peers.as_ref()?.iter().find(has)?;
             peer.endpoint.map(|endpoint| End::At(endpoint.ip()))
         }

@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use scene::{Container, Listener, Part, Port};
-
 use super::{Rule, containers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Listener, Part, Port};
 
 pub(super) const RULE: Rule =
     Rule { judges: "published ports", ids: &["port-hidden", "port-taken"], judge, ..Rule::NONE };
@@ -170,8 +169,8 @@ fn gone(look: Look<'_>, one: PublishedPort<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Attachment, Link, Scene, Transport};
     use crate::question::Answers;
-    use scene::{Attachment, Link, Scene, Transport};
 
     fn container(id: &str, host_ip: Option<&str>) -> Container {
         let port = Port {
@@ -226,7 +225,7 @@ mod tests {
         let both = vec![container("c1", None), container("c2", Some("192.0.2.2"))];
         let mut scene = Scene { containers: both, ..Scene::default() };
         scene.host.links = vec![Link {
-            addresses: vec![scene::Address {
+            addresses: vec![crate::model::Address {
                 address: "192.0.2.2/24".parse().unwrap(),
                 duplicate: false,
                 tentative: false,

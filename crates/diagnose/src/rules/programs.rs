@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Namespace};
 
 use super::Rule;
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 
@@ -113,9 +113,9 @@ fn is_judged(look: Look<'_>, hop: &Hop, link: &str, place: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Loss, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
-    use scene::{Loss, Scene};
 
     fn ended(reason: &str) -> Answer {
         let hop = Hop {

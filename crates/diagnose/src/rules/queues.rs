@@ -2,12 +2,12 @@
 //! traffic control (`man 8 tc`).
 
 use net::IpFamily;
-use scene::{Container, Link, Loss, Part, Redirect};
 
 use super::{Rule, containers, is_outbound, unanswered};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Link, Loss, Part, Redirect};
 use crate::path::{Joint, Site, uplink};
 use crate::question::{Answer, Hop};
 
@@ -348,9 +348,9 @@ fn proof(look: Look<'_>, passed: &PassedLink<'_>, loss: &Loss) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::node;
     use crate::question::{Answers, Probe, Question};
-    use scene::Scene;
 
     fn loss(kind: &str, per_mille: Option<u16>) -> Loss {
         Loss {
@@ -495,7 +495,7 @@ mod tests {
         let drops = |name: &str, kind: &str| {
             let mut scene = node();
             let link = scene.host.links.iter_mut().find(|link| link.name == name).unwrap();
-            link.dropped = Some(scene::QueueDrops { kind: kind.to_owned(), packets: 4 });
+            link.dropped = Some(crate::model::QueueDrops { kind: kind.to_owned(), packets: 4 });
             scene
         };
         let question = |to: &str| Question {
@@ -521,7 +521,7 @@ mod tests {
         let mut slow = drops("veth2", "tbf");
         let link = slow.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
         (link.mtu, link.rate) =
-            (1500, Some(scene::Rate { bytes_per_s: 125, burst: 40, of_some: false }));
+            (1500, Some(crate::model::Rate { bytes_per_s: 125, burst: 40, of_some: false }));
         assert_eq!(judged(&slow, vec![lost()]), [""; 0]);
         // The trace shows it.
         let hop = |container: Option<&str>, link: &str| Hop {

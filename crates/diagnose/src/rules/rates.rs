@@ -1,12 +1,12 @@
 //! Limits of rates that are so low that traffic dies.
 
 use net::IpFamily;
-use scene::{Container, Link};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::{Container, Link};
 use crate::path::{Site, uplink};
 use crate::trial::{Trial, Trials};
 
@@ -114,9 +114,9 @@ fn told(link: &Link, container: &Container, is_inside: bool, loses: bool) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Rate, Scene};
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::{Rate, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();

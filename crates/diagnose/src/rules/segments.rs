@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Link, Namespace, Part};
 
 use super::{Rule, asks_links, containers};
 use crate::Look;
 use crate::finding::{Finding, Help, WayKind};
+use crate::model::{Container, Link, Namespace, Part};
 use crate::path::{
     Joint, Outcome, Site, StopCause, Trip, follow, has_vlan, untagged_vlan, uplinks_of,
 };

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Link, Network, Scene};
 
 use super::filters::large::is_of_echo_alone;
 use super::{Rule, containers, leads_beyond, targets};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Attachment, Container, Link, Network, Scene};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -149,10 +149,10 @@ fn smaller(scene: &Scene, container: &Container, to: IpAddr, size: &str) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Loss, MacvlanMode, Overlay, Rate};
     use crate::path::samples::{ip, node, on_parent};
     use crate::question::Answers;
     use crate::routes::samples::{link, route};
-    use scene::{Loss, MacvlanMode, Overlay, Rate};
 
     fn sized(mut scene: Scene) -> Scene {
         for container in &mut scene.containers {

@@ -85,8 +85,8 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Attachment, Container, Scene};
     use crate::question::{Answers, Hop, Probe, Question};
-    use scene::{Attachment, Container, Scene};
 
     fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
         let look = Look { scene, answers, only: None, to: None };

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Link, Namespace, Part, Route, RouteKind, Transport};
 
 use super::{Rule, containers, is_link_local, targets};
 use crate::Look;
 use crate::finding::{Finding, Help};
+use crate::model::{Link, Namespace, Part, Route, RouteKind, Transport};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -177,7 +177,8 @@ fn below<'n>(host: &'n Namespace, link: &Link) -> Option<&'n Link> {
 fn used<'s>(look: Look<'s>, link: &Link) -> Option<(&'s Link, u32)> {
     let host = &look.scene.host;
     let overhead = overhead(link)?;
-    let is_route = |route: &scene::Route| route.hops.iter().any(|hop| hop.link == Some(link.index));
+    let is_route =
+        |route: &crate::model::Route| route.hops.iter().any(|hop| hop.link == Some(link.index));
     let is_used = link.master.is_some() || host.routes.iter().any(is_route);
     let below = below(host, link).filter(|_| is_used && link.up)?;
     Some((below, overhead))

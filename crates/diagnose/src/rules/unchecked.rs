@@ -6,12 +6,12 @@ mod of_node;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Link, Namespace, Part};
 
 use super::{Rule, containers, ip, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Attachment, Container, Link, Namespace, Part};
 
 pub(super) const RULE: Rule = Rule {
     judges: "interfaces of containers",
@@ -190,9 +190,9 @@ fn told(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Drift, Scene};
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::{Drift, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Container, Link, Namespace, Port, Scene, Transport};
 use serde::Serialize;
 
 use super::asked::bridge_of_runtime;
@@ -14,6 +13,7 @@ use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
 use crate::finding::{Finding, Way, WayKind};
+use crate::model::{Container, Link, Namespace, Port, Scene, Transport};
 use crate::path::{links_of_containers, uplink};
 use crate::question::{Answer, Probe};
 use crate::routes::{RouteDecision, look_up};
@@ -375,9 +375,9 @@ fn own_link(container: &Container, to: IpAddr) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::{Answers, Question};
-    use scene::Scene;
 
     fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<String> {
         let answers = Answers { all };
@@ -450,7 +450,8 @@ mod tests {
     /// The subnet of a macvlan's network has other machines in it.
     #[test]
     fn a_router_of_the_containers_own_network_is_beyond_the_node() {
-        let set = |link: &mut scene::Link| link.macvlan = Some(scene::MacvlanMode::Bridge);
+        let set =
+            |link: &mut crate::model::Link| link.macvlan = Some(crate::model::MacvlanMode::Bridge);
         let mut scene = crate::path::samples::on_parent("macvlan", set);
         scene.containers.truncate(1);
         scene.networks[0].plugins = vec!["macvlan".to_owned()];
@@ -546,10 +547,10 @@ mod tests {
         let mut scene = node();
         scene.containers.truncate(1);
         scene.containers[0].attachments[0].ports.clear();
-        let second = scene::Attachment {
+        let second = crate::model::Attachment {
             network: "lan".to_owned(),
             ifname: "net1".to_owned(),
-            ..scene::Attachment::default()
+            ..crate::model::Attachment::default()
         };
         scene.containers[0].attachments.push(second);
         let inside = scene.containers[0].inside.as_mut().unwrap();
@@ -569,14 +570,14 @@ mod tests {
         assert!(lines.len() == 1 && lines[0].starts_with(begins), "{lines:?}");
         // A rule leads what comes from its address back by it.
         let inside = scene.containers[0].inside.as_mut().unwrap();
-        let by = scene::RuleAction::Table(100);
+        let by = crate::model::RuleAction::Table(100);
         let from = Some("10.9.0.2/32".parse().unwrap());
         inside.rules = vec![
-            scene::RouteRule { from, ..rule(100, by) },
-            rule(32766, scene::RuleAction::Table(254)),
+            crate::model::RouteRule { from, ..rule(100, by) },
+            rule(32766, crate::model::RuleAction::Table(254)),
         ];
         let way = route("0.0.0.0/0", 7, Some("10.9.0.1"));
-        inside.routes.push(scene::Route { table: 100, ..way });
+        inside.routes.push(crate::model::Route { table: 100, ..way });
         assert_eq!(told(&scene, all), [""; 0]);
     }
 

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Part};
 
 use super::{Rule, containers, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Part};
 use crate::path::{Joint, Site, address_of, vrf_above};
 use crate::routes::{RouteDecision, look_up};
 
@@ -108,9 +108,9 @@ fn uplink<'s>(look: Look<'s>, vrf: &Link, site: &Site<'_>) -> Option<&'s Link> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::in_vrf;
     use crate::question::Answers;
-    use scene::Scene;
 
     fn found(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
@@ -118,7 +118,7 @@ mod tests {
         judge(look).into_iter().map(|one| format!("{} {}", one.object, one.hits[0])).collect()
     }
 
-    fn without(mut scene: Scene, is_gone: impl Fn(&scene::Route) -> bool) -> Scene {
+    fn without(mut scene: Scene, is_gone: impl Fn(&crate::model::Route) -> bool) -> Scene {
         scene.host.routes.retain(|route| !is_gone(route));
         scene
     }
@@ -127,14 +127,14 @@ mod tests {
     fn a_vrf_without_a_default_route_is_named() {
         let sound = in_vrf(true);
         assert_eq!(found(&sound), [""; 0]);
-        let is_v4 = |route: &scene::Route| route.to.addr().is_ipv4();
+        let is_v4 = |route: &crate::model::Route| route.to.addr().is_ipv4();
         let gone = without(sound.clone(), |route| route.to.prefix_len() == 0 && is_v4(route));
         assert_eq!(found(&gone), ["table 10 of blue IPv4 c2", "table 10 of blue IPv4 c3"]);
         // Its networks are reached by gateways, and nothing else is meant to be.
         let mut some = gone;
         let table = 10;
         let route = crate::routes::samples::route("10.0.0.0/8", 2, Some("192.0.2.1"));
-        some.host.routes.push(scene::Route { table, ..route });
+        some.host.routes.push(crate::model::Route { table, ..route });
         assert_eq!(found(&some), [""; 0]);
     }
 

@@ -19,8 +19,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::Step;
-use scene::{Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport};
 
 pub(super) use self::several::links_out;
 pub(super) use self::silent::next_router;
@@ -29,6 +27,10 @@ use crate::Look;
 use crate::command::within;
 use crate::filter::{End, Place, Port};
 use crate::finding::{Finding, Help, WayKind};
+use crate::model::filter::Step;
+use crate::model::{
+    Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
+};
 use crate::path::{self, Site};
 use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
 use crate::whose;

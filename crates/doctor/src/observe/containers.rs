@@ -7,13 +7,13 @@ use std::time::UNIX_EPOCH;
 use cni::order::{gather, sort_by};
 use cni::{AttachmentKey, NetworkList};
 use cni_runtime::{CachedAttachment, KnownAttachment, Presence, RepairObstacle};
+use diagnose::model::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
 use firewall::element::Protocol;
 use firewall::hostport::Forward;
 use kernel::living::Census;
 use kernel::netns::Netns;
 use plugins::multi::whole::{AttachmentList, with_parts};
 use plugins::recorded::is_by_others;
-use scene::{Attachment, Container, Drift, Port, Transport, UnfinishedAdd};
 use serde::Deserialize;
 use state::Roots;
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use scene::Program;
+use diagnose::model::Program;
 
 use super::legacy::installed;
 

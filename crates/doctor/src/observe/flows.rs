@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use diagnose::model::{Flow, Scene, Transport};
 use kernel::conntrack::{ConntrackSocket, Flow as KernelFlow, FlowFilter};
 use kernel::netlink::NetlinkError;
 use kernel::route::IpFamily;
-use scene::{Flow, Scene, Transport};
 
 /// How many are kept: one shows as much as all.
 const MOST: usize = 1_000;

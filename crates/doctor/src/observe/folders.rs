@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use scene::Folder;
+use diagnose::model::Folder;
 
 use crate::node::Node;
 

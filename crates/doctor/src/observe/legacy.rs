@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use scene::filter::LegacyTable;
+use diagnose::model::filter::LegacyTable;
 
 use crate::programs;
 

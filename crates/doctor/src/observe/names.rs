@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
+use diagnose::model::NameFiles;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use scene::NameFiles;
 
 use crate::resolv::{ResolvConf, addresses_in};
 

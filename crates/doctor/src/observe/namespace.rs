@@ -8,6 +8,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use cni::code;
+use diagnose::model::{
+    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, ProxiedAddress, Transport,
+};
 use firewall::ruleset::{self, Limits, ReadFault};
 use kernel::netlink::{Errno, NetlinkError, nothing_if};
 use kernel::netns::{Netns, NetnsError, within};
@@ -15,9 +18,6 @@ use kernel::route::{IpFamily, NeighbourState, RouteFilter, RouteSocket};
 use kernel::sockets;
 use kernel::sysctl::Sysctl;
 use kernel::xfrm;
-use scene::{
-    Address, ConntrackTable, Fdb, Link, Listener, Namespace, Part, ProxiedAddress, Transport,
-};
 
 use self::map::{neighbour, policy, route, rule, settings_of, to_link, to_neighbour};
 use super::hooks;
@@ -309,11 +309,11 @@ impl ObservedNamespace {
             Ok(ruleset) => ruleset,
             // A kernel without nftables has no rules of it.
             Err(ReadFault::Failed(error)) if is_without_nftables(&error) => {
-                scene::filter::Ruleset::default()
+                diagnose::model::filter::Ruleset::default()
             }
             Err(ReadFault::Failed(error)) => {
                 self.hole(Part::Nftables, with_causes(&error));
-                scene::filter::Ruleset::default()
+                diagnose::model::filter::Ruleset::default()
             }
             Err(ReadFault::Changed(ruleset)) => {
                 self.hole(Part::Nftables, "the rules changed while they were read, twice");

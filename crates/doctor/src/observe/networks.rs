@@ -10,12 +10,12 @@ use cni::nearest::nearest;
 use cni::order::gather;
 use cni::{NetworkList, NetworkName, PluginConfig};
 use cni_runtime::{ConfigFolder, Outcome};
+use diagnose::model::{Attachment, Container, Network, Overlay, Plugin, Pool, PoolHolders};
 use ipam::{Holder, RangeSets, Reservation, Store};
 use ipnet::IpNet;
 use plugins::flannel::NodePart;
 use plugins::shared::mtu::RawMtu;
 use plugins::{judge, own_folder};
-use scene::{Attachment, Container, Network, Overlay, Plugin, Pool, PoolHolders};
 use serde::Deserialize;
 
 use super::switches::Switch;

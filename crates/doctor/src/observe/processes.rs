@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use scene::Program;
+use diagnose::model::Program;
 
 /// How many processes are looked at.
 const PROCESSES: usize = 200_000;

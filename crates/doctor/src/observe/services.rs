@@ -11,8 +11,8 @@ use agent::change::{Change, for_running};
 use agent::load::{self, Surroundings};
 use agent::report::{AGENT, LogLine, Report, State, Status};
 use agent::{accepted, keys, rights};
+use diagnose::model::Service;
 use node_api::socket::{self as sockets, ConnectFailure};
-use scene::Service;
 use state::Roots;
 
 /// How long a service may take to answer.

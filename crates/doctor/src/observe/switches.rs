@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use diagnose::model::{Attachment, Namespace, Scene, SwitchDrop};
 use ovsdb::{Client, Limits, Remote};
-use scene::{Attachment, Namespace, Scene, SwitchDrop};
 
 /// How long the daemon has to answer all questions.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,8 +1,8 @@
 //! Maps the differences from what a plugin wants to the items of a scene.
 
 use cni::ItemDrift;
+use diagnose::model::{Item, ItemKind};
 use ipnet::IpNet;
-use scene::{Item, ItemKind};
 use wanted::{Item as WantedItem, Place, State};
 
 /// Maps one difference. A state that is not known here has no kind, and may break anything.

@@ -23,12 +23,12 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use diagnose::model::Scene;
 use diagnose::{Answer, Probe, Question};
 use kernel::echo::{self, Echo};
 use kernel::netns::{Netns, within};
 use kernel::nft::trace::{Flow, FlowTrace};
 use kernel::tracefs::Trace;
-use scene::Scene;
 
 use super::{micros, names, refusers};
 use crate::dns;

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use diagnose::Answer;
-use scene::Transport;
+use diagnose::model::Transport;
 
 /// Where the kernel lists sockets, those of IPv4 and those of IPv6 (linux
 /// Documentation/networking/proc_net_tcp.rst).

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use diagnose::Answer;
-use scene::Transport;
+use diagnose::model::Transport;
 
 use super::{local_ports, micros, of_error};
 use crate::dns::{self, Kind, Reply, code};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use diagnose::model::{Namespace, QueueDrops};
 use kernel::route::{QdiscInfo, RouteSocket};
-use scene::{Namespace, QueueDrops};
 
 /// A discipline: the index of its link, its parent, and its kind.
 type Discipline = (u32, u32, String);
@@ -50,7 +50,7 @@ impl DropCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::Link;
+    use diagnose::model::Link;
 
     #[test]
     fn what_was_dropped_since_then_is_noted() {

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use diagnose::model::Scene;
 use diagnose::{Answer, Probe, Question};
 use kernel::refusals::Refusal;
-use scene::Scene;
 
 use crate::dns;
 

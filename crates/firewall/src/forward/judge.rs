@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use diagnose::filter::{End, Layer, Packet, Payload, Port, State, walk};
+use diagnose::model::Namespace;
+use diagnose::model::filter::{Hook, LegacyTable};
 use ipnet::IpNet;
 use kernel::netlink::NetlinkError;
 use kernel::nft::{ChainInfo, HookPoint, NftSocket, RuleInfo};
 use kernel::route::{IpFamily, Link, RouteFilter, RouteKind, RouteSocket};
-use scene::Namespace;
-use scene::filter::{Hook, LegacyTable};
 use state::Index;
 
 use super::{ObservedTable, hooks, is_ours};
@@ -296,13 +296,13 @@ fn may_be_containers(link: &Link, links: &[Link]) -> bool {
     }
 }
 
-fn to_scene(link: &Link) -> scene::Link {
-    scene::Link {
+fn to_scene(link: &Link) -> diagnose::model::Link {
+    diagnose::model::Link {
         index: link.index,
         name: link.name.clone(),
         kind: link.kind.clone(),
         master: link.master,
-        ..scene::Link::default()
+        ..diagnose::model::Link::default()
     }
 }
 

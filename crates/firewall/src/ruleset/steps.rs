@@ -3,11 +3,13 @@
 //! An expression without a step of its own is classified by its name: the rule always goes on after
 //! it ([`Step::Effect`]), or it may end the rule or change a register ([`Step::Unknown`]).
 
+use diagnose::model::filter::{
+    Comparison, Connection, Header, MapTo, Meta, Rule, Set, Step, Verdict,
+};
 use kernel::nft::{
     CmpOp, CtKey, Expr, Family, FibResult, LookupTo, MetaKey, NatKind, PayloadBase, Register,
     RejectKind, RuleInfo, Verdict as KernelVerdict,
 };
-use scene::filter::{Comparison, Connection, Header, MapTo, Meta, Rule, Set, Step, Verdict};
 
 use super::xtables;
 

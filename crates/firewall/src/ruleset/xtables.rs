@@ -4,8 +4,8 @@
 //! (`xt_*.h`), in the machine's byte order. The usual ones are translated to what nft would write;
 //! of the others only the name is kept.
 
+use diagnose::model::filter::{Comparison, Connection, Element, Header, Meta, Set, Step, Verdict};
 use kernel::nft::Family;
-use scene::filter::{Comparison, Connection, Element, Header, Meta, Set, Step, Verdict};
 
 use super::steps::{self, effect, unknown};
 

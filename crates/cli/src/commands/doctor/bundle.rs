@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use diagnose::Answers;
-use scene::{MAX_BYTES, Scene};
+use diagnose::model::{MAX_BYTES, Scene};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;

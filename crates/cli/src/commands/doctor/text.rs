@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use cni::order::sort;
 use cni::text::one_line;
+use diagnose::model::{Attachment, Container, Scene};
 use diagnose::{
     Answer, Answers, Diagnosis, Finding, Look, Probe, Question, RootCause, Severity, Trial, Trials,
     UnexaminedWay, WayKind,
 };
-use scene::{Attachment, Container, Scene};
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
@@ -472,8 +472,8 @@ fn so(explains: &[Finding]) -> String {
 mod tests {
     use super::*;
     use diagnose::IpFamily;
+    use diagnose::model::{Namespace, Port, Transport};
     use expect_test::{Expect, expect};
-    use scene::{Namespace, Port, Transport};
 
     fn node() -> Scene {
         let attachment = Attachment {

@@ -1,6 +1,6 @@
 //! A node with very many containers, as a scene, because no laboratory can hold so many.
 
-use scene::{
+use diagnose::model::{
     Address, Attachment, Container, Link, Namespace, Network, NextHop, Route, RouteKind, Scene,
 };
 use testkit::require;

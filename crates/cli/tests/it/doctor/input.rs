@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::process::Stdio;
 
-use scene::{FORMAT, Scene};
+use diagnose::model::{FORMAT, Scene};
 use serde_json::Value;
 use testkit::{Place, Snapshot, require};
 

@@ -1,7 +1,7 @@
 //! Bad input and bad luck: `doctor` ends, says something true, and believes no false data.
 
-use scene::filter::{Base, Chain, Family, Hook, Rule, Ruleset, Step, Table, Verdict};
-use scene::{FORMAT, Scene};
+use diagnose::model::filter::{Base, Chain, Family, Hook, Rule, Ruleset, Step, Table, Verdict};
+use diagnose::model::{FORMAT, Scene};
 use serde_json::{Value, json};
 use testkit::fault::{self, Blow};
 use testkit::{Place, require, wait_until};

@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use scene::filter::{Comparison, Connection, Hook, Step, Verdict};
-use scene::{Container, NameFiles, Part, RouteKind, RuleAction, Scene, Transport};
+use diagnose::model::filter::{Comparison, Connection, Hook, Step, Verdict};
+use diagnose::model::{Container, NameFiles, Part, RouteKind, RuleAction, Scene, Transport};
 use testkit::{Lab, Place, Snapshot};
 
 use crate::support::{EXECUTABLE, call_in, command_in, said};
@@ -188,12 +188,12 @@ fn rules_of_iptables_are_read_as_what_they_do() {
         }
     }
     assert_eq!(rules.len(), 12, "{rules:#?}");
-    let of = |family: scene::filter::Family, chain: &str, at: usize| {
+    let of = |family: diagnose::model::filter::Family, chain: &str, at: usize| {
         let mut own =
             rules.iter().filter(|(table, own, _)| table.family == family && *own == chain);
         own.nth(at).map(|(_, _, rule)| &rule.steps).unwrap()
     };
-    let v4 = scene::filter::Family::Ip;
+    let v4 = diagnose::model::filter::Family::Ip;
     let has =
         |steps: &[Step], wanted: &Step| assert!(steps.contains(wanted), "{wanted:?}: {steps:#?}");
     let number = |value: u32| value.to_ne_bytes().to_vec();
@@ -234,7 +234,7 @@ fn rules_of_iptables_are_read_as_what_they_do() {
     let source = of(v4, "POSTROUTING", 1);
     has(source, &Step::Immediate { to: 0, data: vec![192, 0, 2, 9] });
     assert!(matches!(source.last(), Some(Step::SourceNatTo { .. })), "{source:#?}");
-    let v6 = of(scene::filter::Family::Ip6, "PREROUTING", 0);
+    let v6 = of(diagnose::model::filter::Family::Ip6, "PREROUTING", 0);
     let address = "fd00:88::2".parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec();
     assert!(
         v6.iter().any(|step| matches!(step, Step::Immediate { data, .. } if *data == address)),

@@ -1,10 +1,9 @@
 //! Containers that are not on a bridge of the node, or on one that a VRF or VLANs divide.
 
-use scene::filter::{Comparison, Header, Step};
-use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
-
 use super::super::samples::{access, in_vrf, on_parent, with_vlans};
 use super::*;
+use crate::model::filter::{Comparison, Header, Step};
+use crate::model::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
 use crate::routes::samples::link;
 
 fn macvlan(mode: MacvlanMode) -> Scene {
@@ -120,7 +119,7 @@ fn at_a_port_of_open_vswitch_the_switch_decides() {
     // A port that another program has put there.
     let mut scene = node();
     let switch =
-        scene::Link { kind: Some("openvswitch".to_owned()), ..link(30, "ovs-system", &[]) };
+        crate::model::Link { kind: Some("openvswitch".to_owned()), ..link(30, "ovs-system", &[]) };
     scene.host.links.push(switch);
     for port in scene.host.links.iter_mut().filter(|link| link.master == Some(3)) {
         port.master = Some(30);
@@ -184,8 +183,8 @@ fn the_gateway_of_a_vlan_is_a_link_above_the_bridge_or_the_end_of_a_pair() {
     let mut scene = with_vlans();
     let cni0 = scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap();
     let addresses = std::mem::take(&mut cni0.addresses);
-    cni0.vlans.push(scene::PortVlan { pvid: false, untagged: false, ..access(7) });
-    let gateway = scene::Link {
+    cni0.vlans.push(crate::model::PortVlan { pvid: false, untagged: false, ..access(7) });
+    let gateway = crate::model::Link {
         kind: Some("vlan".to_owned()),
         peer: Some(3),
         vlan: Some(7),
@@ -198,8 +197,13 @@ fn the_gateway_of_a_vlan_is_a_link_above_the_bridge_or_the_end_of_a_pair() {
     cni0.vlans.pop();
     assert_eq!(v4(&scene, "resolve"), "cni0 lacks VLAN 7");
 
-    let port = scene::Link { master: Some(3), vlans: vec![access(7)], ..link(32, "gw0", &[]) };
-    scene.host.links.push(scene::Link { kind: Some("veth".to_owned()), peer: Some(31), ..port });
+    let port =
+        crate::model::Link { master: Some(3), vlans: vec![access(7)], ..link(32, "gw0", &[]) };
+    scene.host.links.push(crate::model::Link {
+        kind: Some("veth".to_owned()),
+        peer: Some(31),
+        ..port
+    });
     let gateway = scene.host.links.iter_mut().find(|link| link.name == "cni0.7").unwrap();
     (gateway.kind, gateway.peer, gateway.vlan) = (Some("veth".to_owned()), Some(32), None);
     assert_eq!(v4(&scene, "resolve"), "passes");
@@ -223,8 +227,8 @@ fn vlan_id(id: u8) -> Vec<Step> {
 fn a_bridge_leads_to_a_router_by_the_port_that_no_container_has() {
     let mut scene = with_vlans();
     scene.host.links.iter_mut().find(|link| link.name == "cni0").unwrap().addresses.clear();
-    let trunk = scene::PortVlan { pvid: false, untagged: false, ..access(7) };
-    let port = scene::Link { master: Some(3), vlans: vec![trunk], ..link(50, "up1", &[]) };
+    let trunk = crate::model::PortVlan { pvid: false, untagged: false, ..access(7) };
+    let port = crate::model::Link { master: Some(3), vlans: vec![trunk], ..link(50, "up1", &[]) };
     scene.host.links.push(port);
     assert_eq!(v4(&scene, "outside"), "passes");
     let tagged = |hook, id| one(Kin::Bridge, hook, &[vlan_id(id), drop()]);
@@ -242,6 +246,6 @@ fn a_bridge_leads_to_a_router_by_the_port_that_no_container_has() {
     assert_eq!(v4(&with(plain, tagged(Hook::Forward, 7)), "outside"), "passes");
     // It is not known which of two ports it is.
     let mut two = scene;
-    two.host.links.push(scene::Link { master: Some(3), ..link(51, "up2", &[]) });
+    two.host.links.push(crate::model::Link { master: Some(3), ..link(51, "up2", &[]) });
     assert_eq!(v4(&two, "outside"), "unknown");
 }

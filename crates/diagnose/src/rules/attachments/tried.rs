@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Attachment, Container, Drift, Item, ItemKind, Scene};
 
 use super::drifts;
 use super::ways::{ALL, of as broken_by};
 use crate::Look;
 use crate::finding::WayKind;
+use crate::model::{Attachment, Container, Drift, Item, ItemKind, Scene};
 use crate::question::{Probe, Question};
 use crate::rules::{containers, is_on_parent, leads_beyond};
 use crate::trial::{Trial, Trials};

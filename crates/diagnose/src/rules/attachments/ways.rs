@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Attachment, Drift, Item, ItemKind};
 
 use crate::finding::WayKind;
+use crate::model::{Attachment, Drift, Item, ItemKind};
 
 /// Everything that goes through the container's link.
 pub(super) const ALL: &[WayKind] = &WayKind::BY_LINK;

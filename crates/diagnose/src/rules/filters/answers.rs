@@ -1,7 +1,6 @@
 //! Filters that let a packet pass, and not the answer.
 
 use expect_test::expect;
-use scene::filter::{Family as Kin, Step, Table};
 
 use super::*;
 use crate::causes::{RootCause, sort};
@@ -9,6 +8,7 @@ use crate::filter::samples::{
     accept, base, chain, destination, destination_in, dnat, drop, dropping, established, iifname,
     jump, nat, oifname, rule, source, table, udp_from, udp_port,
 };
+use crate::model::filter::{Family as Kin, Step, Table};
 use crate::path::samples::{ip, node, with};
 use crate::question::{Answer, Answers, Probe, Question};
 use crate::rules::names;
@@ -98,7 +98,7 @@ fn calico_in_nftables() {
         chain.name = format!("filter-{}", chain.name);
         for rule in &mut chain.rules {
             for step in &mut rule.steps {
-                if let Step::Verdict(scene::filter::Verdict::Jump(to)) = step {
+                if let Step::Verdict(crate::model::filter::Verdict::Jump(to)) = step {
                     *to = format!("filter-{to}");
                 }
             }
@@ -137,7 +137,7 @@ fn an_answer_is_dropped_by_no_policy() {
 #[test]
 fn the_answer_of_a_service_is_followed() {
     let server = "10.96.0.10";
-    let service = |more: Vec<scene::filter::Rule>| {
+    let service = |more: Vec<crate::model::filter::Rule>| {
         let to = rule(&[destination(server), udp_port(53), dnat("198.51.100.53", 5353)]);
         let chains = vec![
             nat("KUBE-SERVICES", Hook::Prerouting, -100, vec![to]),
@@ -175,7 +175,7 @@ fn the_answer_of_a_service_is_followed() {
 #[test]
 fn a_server_on_the_node_is_asked_by_its_own_chains() {
     let server = "10.88.0.1";
-    let found = |hook: Hook, rules: Vec<scene::filter::Rule>, closed: bool| {
+    let found = |hook: Hook, rules: Vec<crate::model::filter::Rule>, closed: bool| {
         let own = base("c", hook, 0, rules);
         let own = if closed { dropping(own) } else { own };
         told(&causes(&with(asking(server), table(Kin::Ip, "hostfw", vec![own])), server))

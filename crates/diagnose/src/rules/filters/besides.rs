@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use scene::Transport;
-
 use super::{FilterStop, caught, leads_out, others};
 use crate::Look;
 use crate::filter::{Payload, Port};
 use crate::finding::WayKind;
+use crate::model::Transport;
 use crate::path::{RARE_PORT, Site, Trip, carries, echo};
 
 /// A way that a policy closes, too, and what does not pass, in words.

@@ -5,13 +5,12 @@
 
 use std::net::IpAddr;
 
-use scene::{Scene, Transport};
-
 use super::say::{self, Sort};
 use super::{FilterStop, caught};
 use crate::Look;
 use crate::filter::{Payload, Port};
 use crate::finding::Finding;
+use crate::model::{Scene, Transport};
 use crate::path::{Site, Trip, carries, echo};
 
 /// The protocols of connections and of echo requests, by name.
@@ -68,9 +67,9 @@ pub(super) fn by(names: &[&str]) -> String {
 mod tests {
     use super::*;
     use crate::filter::samples::{base, drop, established, protocol, rule, table};
+    use crate::model::filter::{Family as Kin, Hook, LegacyTable, Step};
     use crate::path::samples::{node, with};
     use crate::question::Answers;
-    use scene::filter::{Family as Kin, Hook, LegacyTable, Step};
 
     /// A bridge on which the node has no address, whose frames the filters of IP see.
     fn isolated() -> Scene {

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Scene};
 
 use super::super::{Rule, containers};
 use super::{caught, proved};
 use crate::Look;
 use crate::filter::{Payload, Place, Port};
 use crate::finding::Finding;
+use crate::model::{Container, Scene};
 use crate::path::{Site, Trip, carries};
 use crate::question::{Answer, Probe};
 use crate::whose;
@@ -123,10 +123,10 @@ fn is_stopped(
 mod tests {
     use super::*;
     use crate::filter::samples::{base, drop, rule, source, table};
+    use crate::model::filter::{Family as Kin, Hook};
     use crate::path::samples::{ip, node, with};
     use crate::question::{Answers, Hop, Question};
     use crate::rules::{names, ways};
-    use scene::filter::{Family as Kin, Hook};
 
     fn asked(asked: Probe) -> Question {
         Question { from: Some("c2".to_owned()), asked }

@@ -7,8 +7,6 @@ use std::cmp::Reverse;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::{Hook, Step, Table};
-use scene::{Container, Scene, Transport};
 
 use super::super::unanswered;
 use super::super::ways::{links_out, samples};
@@ -20,6 +18,8 @@ use crate::Look;
 use crate::command::within;
 use crate::filter::{AddedRule, Layer, Place, Port};
 use crate::finding::Help;
+use crate::model::filter::{Hook, Step, Table};
+use crate::model::{Container, Scene, Transport};
 use crate::path::{Outcome, Site, Trip, carries, follow_filters};
 use crate::question::NAMES;
 use crate::restored;

@@ -5,8 +5,6 @@
 //! that got no answer at all.
 
 use net::IpFamily;
-use scene::Namespace;
-use scene::filter::{Chain, Hook, Rule, Step, Table};
 
 use super::super::queues::ALL;
 use super::super::{containers, unanswered};
@@ -15,6 +13,8 @@ use super::position::Ending;
 use crate::Look;
 use crate::filter::{AddedRule, Change, End, Layer, Packet, Place, walk_changed};
 use crate::finding::Finding;
+use crate::model::Namespace;
+use crate::model::filter::{Chain, Hook, Rule, Step, Table};
 use crate::path::Site;
 use crate::whose;
 
@@ -91,8 +91,8 @@ fn sends_on_all(rule: &Rule) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scene::Scene;
-    use scene::filter::Family as Kin;
+    use crate::model::Scene;
+    use crate::model::filter::Family as Kin;
 
     use super::*;
     use crate::filter::samples::{base, drop, rule, table, unknown};

@@ -3,8 +3,6 @@
 
 use std::net::IpAddr;
 
-use scene::filter::{Comparison, Family as Kin, Header, LegacyTable, Meta, Rule, Step, Table};
-
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, destination, dropping, established, iifname, jump, oifname, protocol,
@@ -12,6 +10,9 @@ use crate::filter::samples::{
 };
 use crate::filter::samples::{drop as dropped, namespace};
 use crate::finding::WayKind;
+use crate::model::filter::{
+    Comparison, Family as Kin, Header, LegacyTable, Meta, Rule, Step, Table,
+};
 use crate::path::samples::{ip, node};
 use crate::question::Answers;
 
@@ -64,7 +65,7 @@ impl Writing {
                 });
                 continue;
             }
-            let mut all: Vec<scene::filter::Chain> = Vec::new();
+            let mut all: Vec<crate::model::filter::Chain> = Vec::new();
             for (number, (name, lines)) in chains.iter().enumerate() {
                 let mut own: Vec<Rule> = Vec::new();
                 for line in rules(lines) {
@@ -78,7 +79,8 @@ impl Writing {
             for own in &mut all {
                 for step in own.rules.iter_mut().flat_map(|rule| &mut rule.steps) {
                     if let Step::Verdict(
-                        scene::filter::Verdict::Jump(to) | scene::filter::Verdict::Goto(to),
+                        crate::model::filter::Verdict::Jump(to)
+                        | crate::model::filter::Verdict::Goto(to),
                     ) = step
                     {
                         *to = self.name(to);
@@ -172,10 +174,10 @@ fn steps(words: &[&str]) -> Vec<Step> {
             "-j" | "-g" => match next(&mut words).as_str() {
                 "ACCEPT" => steps.extend(accept()),
                 "DROP" => steps.extend(dropped()),
-                "RETURN" => steps.push(Step::Verdict(scene::filter::Verdict::Return)),
+                "RETURN" => steps.push(Step::Verdict(crate::model::filter::Verdict::Return)),
                 "LOG" => steps.push(Step::Effect { name: "log".to_owned() }),
                 to if word == "-g" => {
-                    steps.push(Step::Verdict(scene::filter::Verdict::Goto(to.to_owned())));
+                    steps.push(Step::Verdict(crate::model::filter::Verdict::Goto(to.to_owned())));
                 }
                 to => steps.extend(jump(to)),
             },
@@ -187,7 +189,7 @@ fn steps(words: &[&str]) -> Vec<Step> {
 
 fn translated() -> Vec<Step> {
     vec![
-        Step::Connection { key: scene::filter::Connection::Status, to: 0 },
+        Step::Connection { key: crate::model::filter::Connection::Status, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x20_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
         Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ]

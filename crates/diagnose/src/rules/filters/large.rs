@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::filter::{Header, Meta, Step, Table};
-use scene::{Container, Namespace, Transport};
 
 use super::{fix, source};
 use crate::Look;
 use crate::filter::{End, Payload, Place, Port};
 use crate::finding::{Finding, WayKind};
+use crate::model::filter::{Header, Meta, Step, Table};
+use crate::model::{Container, Namespace, Transport};
 use crate::path::{Site, carries, echo};
 use crate::question::{Answer, Probe};
 use crate::whose;
@@ -96,8 +96,8 @@ fn is_size(step: &Step) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scene::Scene;
-    use scene::filter::{Comparison, Family as Kin, Hook};
+    use crate::model::Scene;
+    use crate::model::filter::{Comparison, Family as Kin, Hook};
 
     use super::*;
     use crate::filter::samples::{base, drop, protocol, rule, table};

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::filter::{Comparison, Connection, Header, Meta, Step};
+
+use crate::model::filter::{Comparison, Connection, Header, Meta, Step};
 
 /// What is to be let through.
 #[derive(Debug, Clone, Copy)]

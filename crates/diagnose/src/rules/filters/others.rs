@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::Scene;
-use scene::filter::{Header, Step, Table};
 
+use crate::model::Scene;
+use crate::model::filter::{Header, Step, Table};
 use crate::rules::is_link_local;
 
 /// Some addresses of the Internet, and some private ones.
@@ -151,8 +151,8 @@ pub(super) fn beside(net: IpNet) -> Option<IpAddr> {
 mod tests {
     use super::*;
     use crate::filter::samples::{base, destination, drop, rule, source, table};
+    use crate::model::filter::{Family as Kin, Hook};
     use crate::path::samples::{ip, node, with};
-    use scene::filter::{Family as Kin, Hook};
 
     #[test]
     fn addresses_that_rules_name_are_tried() {

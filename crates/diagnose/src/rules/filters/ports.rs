@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Container, Link, Port as PublishedPort, Scene};
 
 use super::{others, say};
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Place, Port, walk};
 use crate::finding::Finding;
+use crate::model::filter::Hook;
+use crate::model::{Container, Link, Port as PublishedPort, Scene};
 use crate::path;
 use crate::whose::{self, Owner};
 

@@ -2,12 +2,11 @@
 //! these packets alone. So it takes away no more than it must of the protection that other rules
 //! give. Nothing is taken to help that was not followed with the rule in its place.
 
-use scene::filter::{Chain, LegacyTable, Rule, Step, Table, Verdict};
-use scene::{Namespace, Scene};
-
 use super::matches::RuleMatch;
 use super::{FilterStop, caught};
 use crate::filter::{AddedRule, Change, End, NewRule, Place};
+use crate::model::filter::{Chain, LegacyTable, Rule, Step, Table, Verdict};
+use crate::model::{Namespace, Scene};
 use crate::path::{Outcome, Stop, StopCause, Trip, follow_changed};
 
 /// How many trips are followed with each rule that is tried. Those to addresses that rules name come

@@ -1,13 +1,13 @@
 //! Filters that a probe has shown to drop it, although that could not be computed.
 
 use net::IpFamily;
-use scene::Namespace;
-use scene::filter::{Hook, Step};
 
 use super::say;
 use crate::Look;
 use crate::filter::{Layer, Place};
 use crate::finding::{Finding, Severity, Way, WayKind};
+use crate::model::Namespace;
+use crate::model::filter::{Hook, Step};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::rules::BY_ITSELF;
 use crate::whose;
@@ -155,16 +155,16 @@ pub(super) fn dropped_at<'h>(look: Look<'_>, hop: &'h Hop) -> Option<(&'h Hop, P
         Some(id) => look.scene.container(id)?.inside.as_ref()?,
         None => &look.scene.host,
     };
-    let is_table = |one: &&scene::filter::Table| {
+    let is_table = |one: &&crate::model::filter::Table| {
         one.name == *table || format!("{} {}", one.family.as_str(), one.name) == *table
     };
     namespace.filter.tables.iter().filter(is_table).find_map(|table| {
         let chain = table.chains.iter().find(|one| one.name == *chain)?;
         let hook = chain.base.as_ref().map_or(Hook::Forward, |base| base.hook);
         let layer = match table.family {
-            scene::filter::Family::Bridge => Layer::Bridge,
-            scene::filter::Family::Arp => Layer::Arp,
-            scene::filter::Family::Netdev => Layer::Device,
+            crate::model::filter::Family::Bridge => Layer::Bridge,
+            crate::model::filter::Family::Arp => Layer::Arp,
+            crate::model::filter::Family::Netdev => Layer::Device,
             _ => Layer::Ip,
         };
         // No rule has the handle 0: it is the policy.

@@ -3,13 +3,12 @@
 
 use std::net::IpAddr;
 
-use scene::filter::Hook;
-use scene::{Container, Listener, Part, Transport};
-
 use super::fix;
 use crate::Look;
 use crate::filter::{Layer, NewDestination, Packet, Port, walk};
 use crate::finding::{Finding, WayKind};
+use crate::model::filter::Hook;
+use crate::model::{Container, Listener, Part, Transport};
 use crate::path::{Site, carries};
 use crate::whose;
 
@@ -105,10 +104,10 @@ fn missing(
 mod tests {
     use super::*;
     use crate::filter::samples::{iifname, nat, rule, table, tcp_port};
+    use crate::model::Scene;
+    use crate::model::filter::{Family as Kin, Step};
     use crate::path::samples::{node, with};
     use crate::question::Answers;
-    use scene::Scene;
-    use scene::filter::{Family as Kin, Step};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
@@ -132,7 +131,7 @@ mod tests {
         });
     }
 
-    fn redirect(hook: Hook, parts: &[Vec<Step>]) -> scene::filter::Table {
+    fn redirect(hook: Hook, parts: &[Vec<Step>]) -> crate::model::filter::Table {
         let parts = [parts, &[vec![Step::Redirect { port: None }]]].concat();
         table(Kin::Ip, "proxy", vec![nat("lead", hook, -100, vec![rule(&parts)])])
     }

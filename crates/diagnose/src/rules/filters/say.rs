@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::filter::{Hook, Step, Table};
-use scene::{Container, Port as PublishedPort, Transport};
 
 use super::super::{BY_ITSELF, containers, unanswered};
 use super::{FilterStop, besides, between, fix, tried};
 use crate::Look;
 use crate::filter::{Layer, Payload, Place, Port};
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::filter::{Hook, Step, Table};
+use crate::model::{Container, Port as PublishedPort, Transport};
 use crate::path::{Site, Trip};
 use crate::trial::Trial;
 use crate::whose;

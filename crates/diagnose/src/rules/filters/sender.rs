@@ -1,14 +1,13 @@
 //! Rules of a container's own packet filter that drop by who sends. A probe is sent by root, in a
 //! control group of the node, so it does not show what becomes of a program's packets.
 
-use scene::Container;
-use scene::filter::{Hook, Meta, Rule as FilterRule, Step, Table, Verdict};
-
 use super::super::{Rule, containers};
 use super::fix;
 use crate::Look;
 use crate::filter::Place;
 use crate::finding::Finding;
+use crate::model::Container;
+use crate::model::filter::{Hook, Meta, Rule as FilterRule, Step, Table, Verdict};
 
 pub(in crate::rules) const RULE: Rule = Rule {
     judges: "rules about the senders of packets",
@@ -94,10 +93,10 @@ fn told(container: &Container, place: &Place) -> Finding {
 mod tests {
     use super::*;
     use crate::filter::samples::{accept, base, chain, drop, reject, rule, table, unknown};
+    use crate::model::Scene;
+    use crate::model::filter::{Chain, Family as Kin};
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::Scene;
-    use scene::filter::{Chain, Family as Kin};
 
     fn user() -> Vec<Step> {
         vec![Step::Meta { key: Meta::Other(10), to: 0 }]

@@ -1,14 +1,13 @@
 //! Nodes of other programs that are as they should be: their rules, shortened, as those programs
 //! write them. None of them may give a finding.
 
-use scene::filter::{
-    Chain, Comparison, Element, Family as Kin, Header, LegacyTable, MapTo, Meta, Set, Step, Verdict,
-};
-
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, destination, drop, dropping, established, iifname, jump, nat, oifname,
     reject, rule, source, table, unknown,
+};
+use crate::model::filter::{
+    Chain, Comparison, Element, Family as Kin, Header, LegacyTable, MapTo, Meta, Set, Step, Verdict,
 };
 use crate::path::samples::{node, with};
 use crate::question::Answers;
@@ -29,7 +28,7 @@ fn assert_sound(scene: &Scene) {
 /// `ct state DNAT` of iptables.
 fn translated() -> Vec<Step> {
     vec![
-        Step::Connection { key: scene::filter::Connection::Status, to: 0 },
+        Step::Connection { key: crate::model::filter::Connection::Status, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 0x20_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
         Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ]
@@ -190,7 +189,7 @@ fn service(map: &str) -> Vec<Step> {
 #[test]
 fn kube_proxy_with_nftables() {
     let new = vec![
-        Step::Connection { key: scene::filter::Connection::State, to: 0 },
+        Step::Connection { key: crate::model::filter::Connection::State, to: 0 },
         Step::Bitwise { from: 0, to: 0, mask: 8_u32.to_ne_bytes().to_vec(), xor: vec![0; 4] },
         Step::Compare { op: Comparison::NotEqual, from: 0, with: vec![0; 4] },
     ];

@@ -7,13 +7,13 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::Transport;
-use scene::filter::Hook;
 
 use super::{fix, proved};
 use crate::Look;
 use crate::filter::{End, Layer, Payload, Place, Port, Truth, WalkOutcome, walk};
 use crate::finding::{Finding, WayKind};
+use crate::model::Transport;
+use crate::model::filter::Hook;
 use crate::path::{Outcome, Site, Trip, carries, echo, follow_filters};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -117,8 +117,8 @@ pub(super) fn through(
 
 #[cfg(test)]
 mod tests {
-    use scene::Scene;
-    use scene::filter::{Family as Kin, Step, Table};
+    use crate::model::Scene;
+    use crate::model::filter::{Family as Kin, Step, Table};
 
     use super::*;
     use crate::filter::samples::{base, drop, nat, rule, source, table};

@@ -5,8 +5,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::{Chain, Hook, Table};
-use scene::{Link, Port as PublishedPort, Scene};
 
 use super::FilterStop;
 use super::fix::is_for_all;
@@ -14,6 +12,8 @@ use super::matches::{Fields, Match, PortOf};
 use super::say::Sort;
 use crate::Look;
 use crate::filter::{Layer, Place};
+use crate::model::filter::{Chain, Hook, Table};
+use crate::model::{Link, Port as PublishedPort, Scene};
 use crate::path::Site;
 
 /// Returns what is to pass; `None` if addresses and ports do not tell it from what the filter is to
@@ -145,7 +145,7 @@ fn is_near(scene: &Scene, site: &Site<'_>, place: &Place) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scene::filter::{Family as Kin, Step};
+    use crate::model::filter::{Family as Kin, Step};
 
     use super::*;
     use crate::filter::samples::{accept, base, drop, dropping, iifname, rule, table};

@@ -1,11 +1,11 @@
 use expect_test::{Expect, expect};
-use scene::filter::{Family as Kin, LegacyTable, Step};
 
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
     protocol, reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
+use crate::model::filter::{Family as Kin, LegacyTable, Step};
 use crate::path::samples::{node, with};
 use crate::question::{Answer, Answers, Hop, Probe, Question};
 
@@ -70,7 +70,7 @@ fn firewalld_without_a_zone_for_the_network() {
         vec![rule(&[established(), accept()]), rule(&[reject()])],
     );
     let mut scene = with(node(), table(Kin::Inet, "firewalld", vec![forward]));
-    scene.programs = vec![scene::Program { name: "firewalld".to_owned(), pid: 7 }];
+    scene.programs = vec![crate::model::Program { name: "firewalld".to_owned(), pid: 7 }];
     scene.firewalls = vec!["firewalld".to_owned()];
     check(
         &scene,
@@ -277,7 +277,7 @@ fn packets_that_are_not_tracked_are_not_translated() {
     assert_eq!(legacy("CT --zone 7"), [""; 0]);
     // One rule for packets of containers, one for all packets: to remove one of them heals nothing.
     let notrack = || vec![Step::Effect { name: "notrack".to_owned() }];
-    let further = scene::filter::Rule { handle: 8, ..rule(&[notrack()]) };
+    let further = crate::model::filter::Rule { handle: 8, ..rule(&[notrack()]) };
     let rules = vec![rule(&[iifname("cni0"), notrack()]), further];
     let raw = base("raw", Hook::Prerouting, -300, rules);
     let both = found(&with(node(), table(Kin::Inet, "own", vec![raw])));
@@ -485,7 +485,7 @@ fn found_for_outside(parts: &[Vec<Step>]) -> usize {
 /// Other frames stay as the rule wants them.
 #[test]
 fn a_rule_of_a_bridge_that_drops_between_containers() {
-    let fixes = |chain: scene::filter::Chain| {
+    let fixes = |chain: crate::model::filter::Chain| {
         let scene = with(node(), table(Kin::Bridge, "own", vec![chain]));
         let mut all = found(&scene).into_iter().filter(|one| one.says.contains("each other"));
         all.next().unwrap().fix
@@ -544,7 +544,7 @@ fn firewalld_with_a_zone_for_the_network() {
         vec![
             rule(&[established(), accept()]),
             rule(&[vec![
-                Step::Connection { key: scene::filter::Connection::Status, to: 0 },
+                Step::Connection { key: crate::model::filter::Connection::Status, to: 0 },
                 Step::Bitwise {
                     from: 0,
                     to: 0,
@@ -552,11 +552,11 @@ fn firewalld_with_a_zone_for_the_network() {
                     xor: vec![0; 4],
                 },
                 Step::Compare {
-                    op: scene::filter::Comparison::NotEqual,
+                    op: crate::model::filter::Comparison::NotEqual,
                     from: 0,
                     with: vec![0; 4],
                 },
-                Step::Verdict(scene::filter::Verdict::Accept),
+                Step::Verdict(crate::model::filter::Verdict::Accept),
             ]]),
             rule(&[iif_vmap("zones")]),
             rule(&[reject()]),
@@ -564,7 +564,7 @@ fn firewalld_with_a_zone_for_the_network() {
     );
     let zone = chain("filter_FWD_trusted", vec![rule(&[accept()])]);
     let mut firewalld = table(Kin::Inet, "firewalld", vec![forward, zone]);
-    let goto = scene::filter::Verdict::Goto("filter_FWD_trusted".to_owned());
+    let goto = crate::model::filter::Verdict::Goto("filter_FWD_trusted".to_owned());
     firewalld.sets = vec![verdicts("zones", &[("cni0", goto)])];
     assert_eq!(found(&with(node(), firewalld)), []);
 }

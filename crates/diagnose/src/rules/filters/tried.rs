@@ -4,12 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::Scene;
 
 use super::super::asks_links;
 use super::say::Sort;
 use super::{FilterStop, agreed, between, limit, pairs, sites};
 use crate::Look;
+use crate::model::Scene;
 use crate::path::{Site, Trip, loopback};
 use crate::question::{Answer, Probe, Question};
 use crate::trial::Trial;
@@ -112,7 +112,7 @@ fn shown(answer: &Answer, refuses: bool) -> Trial {
 
 #[cfg(test)]
 mod tests {
-    use scene::filter::{Family as Kin, Hook};
+    use crate::model::filter::{Family as Kin, Hook};
 
     use super::*;
     use crate::filter::samples::{base, destination, drop, protocol, reject, rule, table};
@@ -125,7 +125,7 @@ mod tests {
     }
 
     /// A rule for what the node sends to c2, which has no published port.
-    fn closed(parts: &[Vec<scene::filter::Step>]) -> Scene {
+    fn closed(parts: &[Vec<crate::model::filter::Step>]) -> Scene {
         let parts = [&[destination("10.88.0.2")], parts].concat();
         let output = base("o", Hook::Output, 0, vec![rule(&parts)]);
         let mut scene = with(node(), table(Kin::Ip, "own", vec![output]));

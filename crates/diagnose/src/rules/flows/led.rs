@@ -1,12 +1,12 @@
 //! Flows of containers that still go where rules led them once, and where nobody answers any more.
 
 use net::IpFamily;
-use scene::{Container, Flow, Part};
 
 use super::super::{Look, containers};
 use super::has_owner;
 use crate::filter::{End, NewDestination, Payload, Port};
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Flow, Part};
 use crate::path::Site;
 use crate::question::{Answer, NAMES, Probe, Question};
 
@@ -128,11 +128,11 @@ fn told(container: &Container, flow: &Flow, object: String, why: String) -> Find
 mod tests {
     use super::*;
     use crate::filter::samples::{dnat, nat, rule, table, udp_port, unknown};
+    use crate::model::Scene;
+    use crate::model::filter::Hook;
+    use crate::model::filter::{Family as Kin, Step};
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
-    use scene::Scene;
-    use scene::filter::Hook;
-    use scene::filter::{Family as Kin, Step};
 
     /// The service 10.96.0.53 is led to some machines; a flow of c2 to it goes to another one.
     fn scene(parts: &[Vec<Vec<Step>>], leads_to: &str) -> Scene {

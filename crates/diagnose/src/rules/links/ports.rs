@@ -1,11 +1,11 @@
 //! Ports of a bridge by which frames do not come to the container, although they are up.
 
 use net::IpFamily;
-use scene::{Fdb, Part};
 
 use super::super::{asks_links, containers};
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::{Fdb, Part};
 use crate::path::Site;
 use crate::question::{Answer, Question};
 
@@ -133,10 +133,10 @@ fn is_known(look: Look<'_>, site: &Site<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Link, Scene};
     use crate::path::samples::node;
     use crate::question::Answers;
     use crate::question::Probe;
-    use scene::{Link, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(told(&scene), [""; 0]);
         scene.host.fdb.clear();
         let reason = "there are more than 50000 forwarding entries".to_owned();
-        scene.holes = vec![scene::Hole { part: Part::Neighbours, container: None, reason }];
+        scene.holes = vec![crate::model::Hole { part: Part::Neighbours, container: None, reason }];
         assert_eq!(told(&scene), [""; 0]);
     }
 

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::Link;
 
 use super::super::containers;
 use super::default_families;
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::Link;
 use crate::path::Site;
 use crate::whose;
 
@@ -110,10 +110,10 @@ pub(super) fn addresses(look: Look<'_>) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::finding::Severity;
+    use crate::model::{Address, Scene};
     use crate::path::samples::node;
     use crate::question::Answers;
     use crate::routes::samples::link;
-    use scene::{Address, Scene};
 
     fn told(scene: &Scene, judge: fn(Look<'_>) -> Vec<Finding>) -> Vec<(String, String)> {
         let answers = Answers::default();

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Link};
 
 use super::super::containers;
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Link};
 use crate::path::{Joint, Site, untagged_vlan};
 
 /// A container, or the node, on a bridge.
@@ -122,9 +122,9 @@ fn twins(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Namespace, Scene};
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::{Namespace, Scene};
 
     fn told(scene: &Scene, only: Option<&str>) -> Vec<(&'static str, String)> {
         let answers = Answers::default();

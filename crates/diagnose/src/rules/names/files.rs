@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Container, Namespace, Part};
 
 use super::super::{Rule, containers};
 use super::{reaches_others, servers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Namespace, Part};
 
 pub(in crate::rules) const RULE: Rule = Rule {
     judges: "files of names in containers",
@@ -178,9 +178,9 @@ fn own_name(container: &Container, inside: &Namespace) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{NameFiles, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
-    use scene::{NameFiles, Scene};
 
     fn told(scene: &Scene) -> Vec<(&'static str, String)> {
         let answers = Answers::default();

@@ -6,11 +6,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use scene::Link;
 
 use super::super::asks_links;
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::Link;
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
 
@@ -62,9 +62,9 @@ fn taken<'l>(look: Look<'l>, server: IpAddr) -> Option<(&'l Link, IpNet)> {
 mod tests {
     use super::super::RULE;
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::{Answers, Probe};
-    use scene::Scene;
 
     /// A node whose uplink has an address with this prefix length, and a server behind its router.
     fn with(prefix: &str) -> Scene {

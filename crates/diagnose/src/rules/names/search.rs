@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::Container;
 
 use super::super::{Rule, containers};
 use super::{reaches, servers};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::Container;
 use crate::question::{Answer, Probe, Question};
 
 pub(in crate::rules) const RULE: Rule = Rule {
@@ -98,9 +98,9 @@ fn looked_in<'l>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
-    use scene::Scene;
 
     fn with(ndots: Option<u8>) -> Scene {
         let mut scene = node();

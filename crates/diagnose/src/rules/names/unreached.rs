@@ -2,11 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use scene::{Container, Link, Transport};
-
 use super::{PORT, leader};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::{Container, Link, Transport};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
 use crate::rules::is_here;
@@ -178,9 +177,9 @@ fn unheard<'c>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
-    use scene::Scene;
 
     const SERVER: &str = "198.51.100.53";
 

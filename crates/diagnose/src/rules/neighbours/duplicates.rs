@@ -5,12 +5,11 @@
 
 use std::net::IpAddr;
 
-use scene::{Link, Scene};
-
 use super::super::{asks_links, interfaces};
 use super::{all_ways, differs};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Scene};
 use crate::path::{Interface, Joint, may_ask};
 use crate::question::{Answer, Question};
 
@@ -123,10 +122,10 @@ fn owner(scene: &Scene, mac: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
     use crate::path::samples::{ip, on_parent};
     use crate::question::Answers;
     use crate::question::Probe;
-    use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode};
 
     const OTHER: &str = "02:00:00:00:00:99";
 

@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::Attachment;
 
 use super::super::ip;
 use super::routers::RouteTarget;
 use crate::Look;
 use crate::command::within;
 use crate::finding::Help;
+use crate::model::Attachment;
 use crate::routes::TABLE_MAIN;
 
 /// The default route that ADD made by another gateway than the one to which a route leads.
@@ -72,10 +72,10 @@ impl MadeDefault<'_> {
 mod tests {
     use super::super::routers::{asks, judge};
     use super::*;
+    use crate::model::{MacvlanMode, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::{Answer, Answers, Probe, Question};
     use crate::routes::samples::{link, route};
-    use scene::{MacvlanMode, Scene};
 
     const DEAD: &str = "192.0.2.250";
 
@@ -96,7 +96,7 @@ mod tests {
         first.attachments.push(second);
         let inside = first.inside.as_mut().unwrap();
         let net1 = link(3, "net1", &["192.0.2.77/24"]);
-        inside.links.push(scene::Link {
+        inside.links.push(crate::model::Link {
             kind: Some("macvlan".to_owned()),
             mac: Some("02:00:00:00:00:77".to_owned()),
             macvlan: Some(MacvlanMode::Bridge),
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(told(&scene, &["02:00:00:00:00:fa"]), []);
         // Beside the one that ADD made.
         let inside = scene.containers[0].inside.as_mut().unwrap();
-        let own = scene::Route { metric: 100, ..route("0.0.0.0/0", 2, Some("10.88.0.1")) };
+        let own = crate::model::Route { metric: 100, ..route("0.0.0.0/0", 2, Some("10.88.0.1")) };
         inside.routes.push(own);
         let fix = format!("{netns} del default via 192.0.2.250 dev net1");
         assert_eq!(told(&scene, &[])[0].1, fix);

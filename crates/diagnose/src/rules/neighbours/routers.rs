@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 
 use super::super::ways::{samples, text};
 use super::super::{asks_links, containers, ip, is_outbound, targets};
@@ -15,6 +14,7 @@ use super::{configured, differs, sites};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Help, WayKind};
+use crate::model::{Container, Link, Namespace, Neighbour, Route, RouteKind};
 use crate::path::{Interface, Joint, Site};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, hops_of, look_up};
@@ -590,10 +590,10 @@ fn of_direct(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Neighbour, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
     use crate::routes::samples::route;
-    use scene::{Neighbour, Scene};
 
     fn told(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<(&'static str, String)> {
         let answers = Answers { all };
@@ -655,7 +655,7 @@ mod tests {
     #[test]
     fn each_of_several_routers_is_asked() {
         let mut scene = with_router();
-        let second = scene::NextHop { via: Some(ip("192.0.2.9")), link: Some(2) };
+        let second = crate::model::NextHop { via: Some(ip("192.0.2.9")), link: Some(2) };
         scene.host.routes[0].hops.push(second);
         let answers = Answers::default();
         let asked = asks(Look { scene: &scene, answers: &answers, only: None, to: None });
@@ -682,7 +682,7 @@ mod tests {
         let mut scene = with_router();
         let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
         tunnel.mac = Some("02:00:00:00:00:30".to_owned());
-        let second = scene::NextHop { via: Some(ip("10.8.0.99")), link: Some(9) };
+        let second = crate::model::NextHop { via: Some(ip("10.8.0.99")), link: Some(9) };
         scene.host.routes[0].hops.push(second);
         let answers = Answers::default();
         let gone = who(None, "10.8.0.99", "tun0");
@@ -750,8 +750,8 @@ mod tests {
     /// What comes from containers is led elsewhere than what comes from the node.
     #[test]
     fn the_router_that_a_routing_rule_picks_is_asked() {
+        use crate::model::{RouteRule, RuleAction};
         use crate::routes::samples::rule;
-        use scene::{RouteRule, RuleAction};
         let mut scene = with_router();
         let table = |priority, table| rule(priority, RuleAction::Table(table));
         let from = Some("10.88.0.0/24".parse().unwrap());
@@ -911,8 +911,8 @@ mod tests {
     /// It asks for no names there, so it sends an echo request.
     #[test]
     fn a_macvlan_without_a_router() {
+        use crate::model::{Link, MacvlanMode};
         use crate::path::samples::on_parent;
-        use scene::{Link, MacvlanMode};
         let mode = |link: &mut Link| link.macvlan = Some(MacvlanMode::Bridge);
         let mut scene = on_parent("macvlan", mode);
         scene.containers[0].nameservers = Some(vec![ip("198.51.100.53")]);

@@ -5,8 +5,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::Link;
-use scene::filter::Hook;
 
 use super::super::filters::{Ending, opened};
 use super::super::tunnels::of_lost;
@@ -17,6 +15,8 @@ use crate::filter::{
     walk_changed,
 };
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::Link;
+use crate::model::filter::Hook;
 use crate::path::address_of;
 use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Network, Overlay, RouteKind};
 
 use super::super::tunnels::of_lost;
 use super::super::{containers, targets};
 use super::remake;
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::{Link, Network, Overlay, RouteKind};
 use crate::path::links_of_containers;
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner};
@@ -126,7 +126,7 @@ fn is_missing(look: Look<'_>, network: &Network, overlay: &Overlay, below: &Link
 
 /// Adds the containers that it hits, and the ways that it breaks.
 fn told(look: Look<'_>, network: &Network, overlay: &Overlay, finding: Finding) -> Finding {
-    let is_on = |one: &&scene::Container| {
+    let is_on = |one: &&crate::model::Container| {
         one.attachments.iter().any(|attachment| attachment.network == network.name)
     };
     let hits = containers(look).filter(is_on).map(|one| one.id.clone()).collect();

@@ -1,12 +1,12 @@
 //! Nothing comes back through a tunnel, although the machine at its other end answers.
 
 use net::IpFamily;
-use scene::Link;
 
 use super::super::tunnels::{of_lost, router};
 use super::{End, TunnelPath, near, remake};
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::Link;
 use crate::question::{Answer, Probe, Question};
 use crate::whose;
 

@@ -1,10 +1,9 @@
-use scene::filter::{Family as Kin, Hook, Step};
-use scene::{Address, Neighbour, Overlay, Peer, Scene};
-
 use super::*;
 use crate::filter::samples::{
     accept, base, chain, drop, dropping, established, iifname, jump, rule, table, udp_port,
 };
+use crate::model::filter::{Family as Kin, Hook, Step};
+use crate::model::{Address, Neighbour, Overlay, Peer, Scene};
 use crate::path::samples::{ip, node, with};
 use crate::question::Answers;
 use crate::routes::samples::{link, route};
@@ -262,7 +261,7 @@ fn wireguards_answers_pass_as_those_of_others() {
         ..link(40, "wg0", &["10.9.0.1/24"])
     });
     scene.host.routes.push(route("10.99.0.0/16", 40, None));
-    let accept = scene::filter::Step::Verdict(scene::filter::Verdict::Accept);
+    let accept = crate::model::filter::Step::Verdict(crate::model::filter::Verdict::Accept);
     let answers = rule(&[established(), vec![accept]]);
     let policy = dropping(base("c", Hook::Input, 0, vec![answers]));
     let open = with(scene.clone(), table(Kin::Inet, "filter", vec![policy]));

@@ -1,6 +1,5 @@
-use scene::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode, Route, Scene};
-
 use super::*;
+use crate::model::{Ipvlan, IpvlanMode, IpvlanReach, MacvlanMode, Route, Scene};
 use crate::path::samples::{access, ip, node, on_parent, with_vlans};
 use crate::question::Answers;
 use crate::routes::samples::link;
@@ -97,7 +96,7 @@ fn a_router_that_is_silent_may_be_there() {
     assert_eq!(found(&scene, SILENCE), [""; 0]);
     assert_eq!(found(&scene, REFUSAL), [""; 0]);
     let inside = scene.containers[0].inside.as_mut().unwrap();
-    inside.neighbours.push(scene::Neighbour {
+    inside.neighbours.push(crate::model::Neighbour {
         link: 2,
         address: ip("10.88.0.254"),
         mac: None,

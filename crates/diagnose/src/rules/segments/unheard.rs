@@ -5,12 +5,11 @@
 
 use std::net::IpAddr;
 
-use scene::Link;
-
 use super::super::{asks_links, interfaces};
 use super::{OUT, hears};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::Link;
 use crate::path::{Interface, Joint, Site, may_ask, uplinks_of};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};

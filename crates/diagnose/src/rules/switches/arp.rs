@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Namespace};
 
 use super::super::containers;
 use super::super::segments::is_unanswered;
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace};
 use crate::path::{Site, address_of};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -218,10 +218,10 @@ fn told(object: String, says: String, silence: &Silence, tool: &str) -> Finding 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
     use crate::question::Probe;
-    use scene::Scene;
 
     fn told(scene: &Scene) -> Vec<(String, String)> {
         let answers = Answers::default();

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use net::IpFamily;
-use scene::{Link, Namespace};
 
 use super::super::ways::routers;
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace};
 use crate::path::{Site, uplink};
 
 /// What a link does not send on.
@@ -148,9 +148,9 @@ fn breaks(finding: Finding, family: IpFamily) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::Scene;
 
     fn objects(scene: &Scene, family: IpFamily) -> Vec<String> {
         let answers = Answers::default();
@@ -198,7 +198,7 @@ mod tests {
             with(&[("net.ipv6.conf.all.forwarding", "0"), ("net.ipv6.conf.up0.accept_ra", "1")]);
         let fix = |scene: &Scene| switch_on(&scene.host, IpFamily::V6);
         assert_eq!(fix(&scene), "sysctl -w net.ipv6.conf.all.forwarding=1");
-        let default = |route: &&mut scene::Route| route.to == "::/0".parse().unwrap();
+        let default = |route: &&mut crate::model::Route| route.to == "::/0".parse().unwrap();
         scene.host.routes.iter_mut().find(default).unwrap().protocol = Some(9);
         let both = "sysctl -w net.ipv6.conf.up0.accept_ra=2 net.ipv6.conf.all.forwarding=1";
         assert_eq!(fix(&scene), both);

@@ -1,12 +1,12 @@
 //! How many hops a container's packets live. Each router on the way takes one, the node first.
 
 use net::IpFamily;
-use scene::Container;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::Container;
 
 /// With so many, packets end at the node itself.
 const NONE: i64 = 1;
@@ -64,9 +64,9 @@ fn few(container: &Container, family: IpFamily, key: &str, hops: i64) -> Finding
 mod tests {
     use super::*;
     use crate::finding::Severity;
+    use crate::model::Scene;
     use crate::path::samples::node;
     use crate::question::Answers;
-    use scene::Scene;
 
     fn told(scene: &Scene) -> Vec<(Severity, String)> {
         let answers = Answers::default();

@@ -2,12 +2,12 @@
 //! probe ended.
 
 use net::IpFamily;
-use scene::Policy;
 
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::Policy;
 use crate::path::Site;
 use crate::question::Answer;
 
@@ -137,8 +137,8 @@ fn told(look: Look<'_>, policy: &Policy, container: &str, family: IpFamily) -> F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::question::{Answers, Hop, Probe, Question};
-    use scene::Scene;
 
     #[test]
     fn a_policy_that_blocks_what_containers_send() {

@@ -5,7 +5,6 @@
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Link, Namespace};
 
 use super::super::segments::is_unanswered;
 use super::super::ways::{rule_text, text};
@@ -13,6 +12,7 @@ use super::super::{containers, is_here};
 use super::arp::KINDS;
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::{Container, Link, Namespace};
 use crate::path::{Site, uplink};
 use crate::question::Answer;
 use crate::routes::{RouteDecision, look_up};
@@ -182,10 +182,10 @@ pub(in crate::rules) fn answered(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{ProxiedAddress, RouteKind, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::{Answers, Probe, Question};
     use crate::routes::samples::route;
-    use scene::{ProxiedAddress, RouteKind, Scene};
 
     const KEY: &str = "net.ipv4.conf.veth2.proxy_arp";
 

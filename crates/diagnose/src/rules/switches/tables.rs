@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use net::IpFamily;
-use scene::{Container, Namespace};
 
 use super::super::containers;
 use crate::Look;
 use crate::finding::{Finding, Severity, WayKind};
+use crate::model::{Container, Namespace};
 use crate::question::{Answer, Question};
 
 /// What the kernel calls the end of a packet for which it could make no neighbour entry (linux
@@ -151,8 +151,8 @@ impl Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{ConntrackTable, Neighbour, Scene};
     use crate::question::{Answers, Probe};
-    use scene::{ConntrackTable, Neighbour, Scene};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();

@@ -1,7 +1,6 @@
-use scene::{Link, Peer, Route, Scene, TunnelEnd};
-
 use super::*;
 use crate::finding::WayKind;
+use crate::model::{Link, Peer, Route, Scene, TunnelEnd};
 use crate::path::samples::node;
 use crate::question::{Answers, Hop};
 use crate::routes::samples::{link, route};

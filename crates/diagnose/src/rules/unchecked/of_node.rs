@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Container, Link};
 
 use super::ipv6_switch;
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Link};
 use crate::path::{Joint, Site, uplinks_of};
 use crate::rules::segments::hears;
 use crate::rules::{containers, ip};
@@ -210,9 +210,9 @@ fn broken(finding: Finding, container: &Container, kinds: &[WayKind], family: Ip
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip, node};
     use crate::question::{Answer, Answers, Question};
-    use scene::Scene;
 
     /// Each finding as its object, whom it hits and what mends it.
     fn lines(scene: &Scene, all: Vec<(Question, Answer)>) -> Vec<String> {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(lines(&scene, Vec::new()), [format!("cni0 | c2 c3 | {fix}")]);
         // CHECK of our own plugins tells it, and that of others may tell something else.
         for container in &mut scene.containers {
-            container.attachments[0].drifts = vec![scene::Drift {
+            container.attachments[0].drifts = vec![crate::model::Drift {
                 plugin: "bridge".to_owned(),
                 code: 104,
                 what: "bridge \"cni0\" is down".to_owned(),

@@ -3,12 +3,11 @@
 
 use std::net::IpAddr;
 
-use scene::{Part, Route};
-
 use super::super::unanswered;
 use super::{ip, knows, text, to_container};
 use crate::Look;
 use crate::finding::Finding;
+use crate::model::{Part, Route};
 use crate::path::Site;
 use crate::routes::{RouteDecision, look_up};
 use crate::whose;
@@ -72,10 +71,10 @@ fn is_wider(route: &Route, address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Hole, Link, RouteKind, Scene};
     use crate::path::samples::{ip as address, node};
     use crate::question::{Answer, Answers, Probe, Question};
     use crate::routes::samples::route;
-    use scene::{Hole, Link, RouteKind, Scene};
 
     /// A node as Calico makes it: a route to each container, by a pair in no bridge.
     fn calico() -> Scene {
@@ -127,7 +126,7 @@ mod tests {
         assert_eq!(found[0].fix, [FIX]);
         // CHECK tells it.
         let mut differs = scene.clone();
-        differs.containers[0].attachments[0].drifts.push(scene::Drift {
+        differs.containers[0].attachments[0].drifts.push(crate::model::Drift {
             plugin: "ptp".to_owned(),
             code: 1,
             what: "a route is gone".to_owned(),
@@ -145,8 +144,8 @@ mod tests {
     /// The node routes what the container sends to a gateway that nobody has.
     #[test]
     fn a_rule_that_refuses_what_such_a_container_sends() {
+        use crate::model::{RouteRule, RuleAction};
         use crate::routes::samples::rule;
-        use scene::{RouteRule, RuleAction};
         let mut scene = calico();
         let refuses =
             RouteRule { iif: Some("veth2".to_owned()), ..rule(90, RuleAction::Unreachable) };

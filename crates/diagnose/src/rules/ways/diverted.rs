@@ -5,7 +5,6 @@
 use std::net::SocketAddr;
 
 use net::IpFamily;
-use scene::{Container, Link, Route, RouteRule, Transport};
 
 use super::super::{containers, is_here, targets};
 use super::taken::{Refusal, Turn, taken};
@@ -13,6 +12,7 @@ use super::{diverted, ip, object_of, pool, rule_text, text};
 use crate::Look;
 use crate::filter::Place;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Link, Route, RouteRule, Transport};
 use crate::path::Site;
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -195,11 +195,11 @@ fn gateways<'s>(
 mod tests {
     use super::*;
     use crate::filter::samples::{base, rule as filter_rule, table};
+    use crate::model::filter::{Family as Kin, Hook, Step};
+    use crate::model::{RouteKind, RuleAction, Scene};
     use crate::path::samples::{ip as address, node, with};
     use crate::question::{Answers, Hop};
     use crate::routes::samples::{route, rule};
-    use scene::filter::{Family as Kin, Hook, Step};
-    use scene::{RouteKind, RuleAction, Scene};
 
     const SERVER: &str = "198.51.100.1";
 

@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 
 use net::IpFamily;
-use scene::{Container, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::{FEW, Rule, containers};
 use crate::Look;
 use crate::filter::{Place, Port};
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Transport};
 use crate::path::{Site, carries};
 use crate::question::{Answer, NAMES, Probe, Question};
 use crate::whose;
@@ -155,15 +155,15 @@ fn told(look: Look<'_>, owners: &Owners<'_>, spread: &Spread<'_>) -> Option<Find
 mod tests {
     use super::*;
     use crate::filter::samples::{destination, dnat, nat, rule, table, tcp_port, unknown};
+    use crate::model::Scene;
+    use crate::model::filter::Hook;
+    use crate::model::filter::{Element, Family as Kin, MapTo, Set, Step};
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
-    use scene::Scene;
-    use scene::filter::Hook;
-    use scene::filter::{Element, Family as Kin, MapTo, Set, Step};
 
     const SERVICE: &str = "10.96.0.20";
 
-    fn service(parts: &[Vec<Step>]) -> scene::filter::Rule {
+    fn service(parts: &[Vec<Step>]) -> crate::model::filter::Rule {
         let first = [destination(SERVICE), tcp_port(80)];
         rule(&[first.as_slice(), parts].concat())
     }

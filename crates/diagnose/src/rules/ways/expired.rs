@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use net::IpFamily;
-use scene::{Container, Part, Transport};
 
 use super::super::{FEW, Rule, containers, is_outbound, targets};
 use crate::Look;
 use crate::filter::Port;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Container, Part, Transport};
 use crate::path::{Outcome, Site, StopCause, Trip, carries, follow_filters, uplink};
 use crate::question::{Answer, Hop, NAMES, Probe, Question};
 
@@ -117,10 +117,10 @@ fn told(look: Look<'_>, container: &Container, to: Ipv4Addr, left: u8) -> Findin
 mod tests {
     use super::*;
     use crate::filter::samples::{base, rule, table, ttl};
+    use crate::model::filter::{Family as Kin, Hook};
+    use crate::model::{MacvlanMode, Scene};
     use crate::path::samples::{node, on_parent, with};
     use crate::question::Answers;
-    use scene::filter::{Family as Kin, Hook};
-    use scene::{MacvlanMode, Scene};
 
     const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 

@@ -5,7 +5,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::{Attachment, Container, Link, Namespace, Route, Transport};
 
 use super::obstacles::{near_inside, past, subnet_of};
 use super::taken::taken;
@@ -13,6 +12,7 @@ use super::{ip, obstacles, text};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Help, WayKind};
+use crate::model::{Attachment, Container, Link, Namespace, Route, Transport};
 use crate::path::{Joint, Site};
 use crate::question::{Answer, NAMES, Probe, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -208,10 +208,10 @@ fn is_asked_for(look: Look<'_>, attachment: &Attachment, route: &Route) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Network, Scene};
     use crate::path::samples::{ip as address, node};
     use crate::question::Answers;
     use crate::routes::samples::{link, route as route_of};
-    use scene::{Network, Scene};
 
     const SERVER: &str = "198.51.100.1:80";
 
@@ -239,7 +239,7 @@ mod tests {
     fn with_internal() -> Scene {
         let mut scene = node();
         scene.host.links.push(link(30, "br1", &["10.23.0.1/24"]));
-        scene.host.links.push(scene::Link {
+        scene.host.links.push(crate::model::Link {
             kind: Some("veth".to_owned()),
             peer: Some(3),
             peer_netnsid: Some(1),
@@ -262,7 +262,7 @@ mod tests {
             ..Attachment::default()
         });
         let inside = container.inside.as_mut().unwrap();
-        inside.links.push(scene::Link {
+        inside.links.push(crate::model::Link {
             kind: Some("veth".to_owned()),
             peer: Some(31),
             peer_netnsid: Some(0),

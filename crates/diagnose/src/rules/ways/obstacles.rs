@@ -6,8 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Container, Link, Namespace, Part, Route, Transport};
 
 use super::samples;
 use super::taken::{PacketWay, taken};
@@ -16,6 +14,8 @@ use crate::Look;
 use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
+use crate::model::filter::Hook;
+use crate::model::{Container, Link, Namespace, Part, Route, Transport};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, look_up};
@@ -334,12 +334,12 @@ pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Op
 mod tests {
     use super::*;
     use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
+    use crate::model::filter::Family as Kin;
+    use crate::model::{MacvlanMode, Scene};
     use crate::path::samples::{ip, node, on_parent, with};
     use crate::question::Answers;
     use crate::question::Probe;
     use crate::routes::samples::{link, route};
-    use scene::filter::Family as Kin;
-    use scene::{MacvlanMode, Scene};
 
     /// What is said of an address that does not answer c2, and what helps.
     fn told(scene: &Scene, to: &str, of_node: bool, all: Vec<(Question, Answer)>) -> String {

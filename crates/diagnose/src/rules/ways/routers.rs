@@ -1,11 +1,11 @@
 //! Routers that announce themselves, and a node that ignores them because it forwards.
 
 use net::IpFamily;
-use scene::{Link, Namespace, Route, RouteKind};
 
 use super::super::{containers, is_outbound};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace, Route, RouteKind};
 use crate::path::{self, Site};
 use crate::routes::TABLE_MAIN;
 
@@ -197,7 +197,7 @@ pub(in crate::rules) fn always(link: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use scene::{NextHop, Route, RouteKind, Scene};
+    use crate::model::{NextHop, Route, RouteKind, Scene};
 
     use super::*;
     use crate::path::samples::node;

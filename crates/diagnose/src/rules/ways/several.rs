@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use net::IpFamily;
-use scene::{Link, Namespace, Route, RouteKind};
 
 use super::super::{containers, targets};
 use super::{ip, text};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace, Route, RouteKind};
 use crate::question::{Answer, Probe, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, look_up};
 use crate::whose;
@@ -136,10 +136,10 @@ fn silent(look: Look<'_>, choice: Choice<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Scene;
     use crate::path::samples::{ip as address, node};
     use crate::question::Answers;
     use crate::routes::samples::{link, route as route_of};
-    use scene::Scene;
 
     /// A phone gives the node a second default route, which is preferred.
     fn with_phone() -> Scene {

@@ -4,8 +4,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Attachment, Container, Namespace, Part, Port, Transport};
 
 use super::super::filters::denied::{Owners, is_denied};
 use super::super::inside::speaks;
@@ -15,6 +13,8 @@ use super::{obstacles, samples};
 use crate::Look;
 use crate::filter::{End, Layer, Packet, Truth, walk};
 use crate::finding::{Finding, Help, Severity, WayKind};
+use crate::model::filter::Hook;
+use crate::model::{Attachment, Container, Namespace, Part, Port, Transport};
 use crate::path::{Outcome, Site, Trip, address_of, echo, follow_filters, loopback};
 use crate::question::{Answer, Hop, Probe, Question};
 use crate::restored;

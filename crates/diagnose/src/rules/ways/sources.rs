@@ -9,12 +9,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
-use scene::{Attachment, Container, ItemKind, Link, Namespace, RouteRule, RuleAction, Transport};
 
 use super::samples;
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, Severity};
+use crate::model::{
+    Attachment, Container, ItemKind, Link, Namespace, RouteRule, RuleAction, Transport,
+};
 use crate::path::Site;
 use crate::routes::{RouteDecision, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN, look_up};
 use crate::rules::containers;
@@ -142,10 +144,10 @@ fn serves(inside: &Namespace, address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Listener, Route, Scene};
     use crate::path::samples::{ip, node};
     use crate::question::Answers;
     use crate::routes::samples::{link, route, rule};
-    use scene::{Listener, Route, Scene};
 
     /// c2 has a second interface on the network of the uplink, and a table for it.
     fn dual(rules: Vec<RouteRule>) -> Scene {

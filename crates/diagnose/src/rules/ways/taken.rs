@@ -4,14 +4,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use net::IpFamily;
-use scene::filter::Hook;
-use scene::{Container, Link, Namespace, Route, RouteRule, Transport};
 
 use super::{rule_text, text};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Place, Port, Truth, walk};
 use crate::finding::{Finding, Help};
+use crate::model::filter::Hook;
+use crate::model::{Container, Link, Namespace, Route, RouteRule, Transport};
 use crate::path::{Joint, Site, address_of, carries, uplink};
 use crate::question::{Answer, Hop};
 use crate::routes::{RouteDecision, look_up};
@@ -400,11 +400,11 @@ fn end(new: &NewDestination, to: IpAddr) -> String {
 mod tests {
     use super::*;
     use crate::filter::samples::{base, dnat, nat, rule, table, tcp_port};
+    use crate::model::filter::{Family as Kin, Step};
+    use crate::model::{RuleAction, Scene};
     use crate::path::samples::{ip, node, with};
     use crate::question::Answers;
     use crate::routes::samples::{route, rule as rule_of};
-    use scene::filter::{Family as Kin, Step};
-    use scene::{RuleAction, Scene};
 
     /// The way of c2 to a server, and what helps if the node is answered there.
     fn told(scene: &Scene, hops: Vec<Hop>) -> (String, String) {
@@ -507,7 +507,7 @@ mod tests {
         assert!(advice.contains("ipMasq"), "{advice}");
         // Somebody gave this node the address.
         let mut scene = node();
-        scene.host.links[0].addresses.push(scene::Address {
+        scene.host.links[0].addresses.push(crate::model::Address {
             address: "198.51.100.1/32".parse().unwrap(),
             duplicate: false,
             tentative: false,

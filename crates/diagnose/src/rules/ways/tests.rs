@@ -1,7 +1,6 @@
-use scene::filter::{Family as Kin, Hook};
-
 use super::*;
 use crate::filter::samples::{base, drop, rule as filter_rule, table, unknown};
+use crate::model::filter::{Family as Kin, Hook};
 use crate::path::samples::{ip as address, node, with, with_route};
 use crate::question::{Answer, Answers, Probe, Question};
 use crate::routes::samples::{route, rule};
@@ -222,7 +221,7 @@ fn a_container_misses_what_the_node_has_lost() {
     assert_eq!(told(&scene, "2001:db8:9::53"), ["no-default-route IPv6"]);
     let mut half = scene.clone();
     let address = "fe80::2/64".parse().unwrap();
-    let of_link = scene::Address { address, duplicate: false, tentative: false };
+    let of_link = crate::model::Address { address, duplicate: false, tentative: false };
     half.host.links[1].addresses.push(of_link);
     assert_eq!(told(&half, "2001:db8:9::53"), [""; 0]);
     // Unless it ignores the routers that would give it more.
@@ -293,7 +292,7 @@ fn probes_that_are_lost_are_symptoms() {
     // And so may one be that cannot be judged here.
     let mut hidden = scene.clone();
     let reason = "ebtables sees packets of bridge at forward, and is not looked at".to_owned();
-    hidden.holes = vec![scene::Hole { part: Part::Unjudged, container: None, reason }];
+    hidden.holes = vec![crate::model::Hole { part: Part::Unjudged, container: None, reason }];
     assert_eq!(
         found_with(&hidden, vec![(gateway, silent())])[0].severity,
         crate::finding::Severity::Unknown

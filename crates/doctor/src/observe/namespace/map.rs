@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use diagnose::model::{
+    Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Policy, Route,
+    RouteKind, RouteRule, RuleAction, TunnelEnd,
+};
 use kernel::route::{
     IpFamily, IpvlanMode as KernelIpvlan, IpvlanReach as KernelReach, Link as KernelLink,
     LinkSettings, MacvlanMode as KernelMacvlan, NeighbourState, Route as KernelRoute,
@@ -9,10 +13,6 @@ use kernel::route::{
     TABLE_LOCAL, VxlanFdb, VxlanInfo,
 };
 use kernel::xfrm::{self, Direction};
-use scene::{
-    Address, Ipvlan, IpvlanMode, IpvlanReach, Link, MacvlanMode, Neighbour, NextHop, Policy, Route,
-    RouteKind, RouteRule, RuleAction, TunnelEnd,
-};
 
 /// Adds a link's kernel parameters to the others. The link's name stays as it is: its dots are not
 /// replaced.

@@ -1,13 +1,13 @@
 //! Reads the settings of links that share a parent, distinguish VLANs, tunnel, or lose packets on
 //! purpose.
 
+use diagnose::model::{Link, Loss, Part, Peer, PortVlan, Rate, Redirect};
 use kernel::ethtool::tx_checksums;
 use kernel::netns::Netns;
 use kernel::route::{
     BridgeVlan, ClassInfo, FilterInfo, QdiscInfo, QdiscKind, RouteSocket, TcHandle,
 };
 use kernel::wireguard;
-use scene::{Link, Loss, Part, Peer, PortVlan, Rate, Redirect};
 
 use super::map::to_end;
 use super::{ObservedNamespace, with_causes};

@@ -11,8 +11,8 @@ use std::iter;
 use std::net::IpAddr;
 
 use diagnose::Hop;
+use diagnose::model::{Link, Namespace, Scene};
 use kernel::tracefs::{Event, PacketEvent};
-use scene::{Link, Namespace, Scene};
 
 use super::Place;
 use super::flows::is_bridge;

@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use diagnose::model::{Link, Namespace, Scene};
 use diagnose::routes::{RouteDecision, look_up};
 use diagnose::{Answer, Hop};
 use kernel::conntrack::{ConntrackSocket, Flow as TrackedFlow, FlowFilter};
@@ -24,7 +25,6 @@ use kernel::nflog::Packet as Headers;
 use kernel::nft::trace::{Flow, Protocol};
 use kernel::route::{IpFamily, RouteSocket};
 use kernel::tap::{SeenPacket, Tap};
-use scene::{Link, Namespace, Scene};
 
 use super::flows::is_bridge;
 use super::sockets::Packet;

@@ -1,6 +1,6 @@
 //! A node for tests: two containers on a bridge, and two uplinks.
 
-use scene::{Address, Container, Link, Namespace, Scene};
+use diagnose::model::{Address, Container, Link, Namespace, Scene};
 
 /// The address of container `c1`.
 pub(super) const OWN: &str = "10.88.0.2";

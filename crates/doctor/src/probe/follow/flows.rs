@@ -3,9 +3,9 @@
 
 use std::net::IpAddr;
 
+use diagnose::model::{Container, Link, Namespace, Port, Scene, Transport};
 use kernel::nft::Family;
 use kernel::nft::trace::{Flow, Protocol};
-use scene::{Container, Link, Namespace, Port, Scene, Transport};
 
 /// How many addresses of the node count as possible translations of a source.
 const MOST_ADDRESSES: usize = 8;
@@ -88,7 +88,7 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// Returns the families of tables that judge a namespace's packets.
 pub(super) fn families(namespace: &Namespace) -> Vec<Family> {
-    use scene::filter::Family as Kind;
+    use diagnose::model::filter::Family as Kind;
     let has = |kinds: &[Kind]| {
         let tables = &namespace.filter.tables;
         tables.iter().any(|table| !table.dormant && kinds.contains(&table.family))
@@ -106,7 +106,7 @@ pub(super) fn families(namespace: &Namespace) -> Vec<Family> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scene::{Address, Attachment};
+    use diagnose::model::{Address, Attachment};
 
     fn link(name: &str, kind: Option<&str>, addresses: &[&str]) -> Link {
         let address = |text: &&str| Address {

@@ -1,8 +1,8 @@
 //! Which rule judged a packet, by the packet filter's trace.
 
 use diagnose::Hop;
+use diagnose::model::Scene;
 use kernel::nft::trace::{Flow, TraceStep};
-use scene::Scene;
 
 use super::{Place, chain, counted, on_the_way};
 
@@ -97,10 +97,10 @@ fn push(hops: &mut Vec<Hop>, hop: Hop) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diagnose::model::{Container, Link, Namespace};
     use kernel::nflog::Packet;
     use kernel::nft::trace::Protocol;
     use kernel::nft::{Family, TableRef, Verdict};
-    use scene::{Container, Link, Namespace};
 
     fn scene() -> Scene {
         let link = |index, name: &str| Link { index, name: name.to_owned(), ..Link::default() };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 
+use diagnose::model::Namespace;
+use diagnose::model::filter::{Family as Kind, Step, Table, Verdict as FilterVerdict};
 use kernel::nft::{Expr, Family, NftSocket, RuleInfo, TableRef, Verdict};
-use scene::Namespace;
-use scene::filter::{Family as Kind, Step, Table, Verdict as FilterVerdict};
 
 /// Files with counters: a line of names before each line of numbers, or a name in each line.
 const FILES: [&str; 3] =

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::namespace::{Namespace, Transport};
+use crate::model::namespace::{Namespace, Transport};
 
 /// A container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::filter::Ruleset;
-use crate::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan, Redirect, TunnelEnd};
+use crate::model::filter::Ruleset;
+use crate::model::segment::{Ipvlan, Loss, MacvlanMode, Peer, PortVlan, Redirect, TunnelEnd};
 
 /// A network namespace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

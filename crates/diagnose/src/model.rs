@@ -1,5 +1,23 @@
-#![doc = include_str!("../README.md")]
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+//! A node and its containers' network namespaces at one moment, as data: links with their VLANs,
+//! modes, tunnels and traffic control that loses packets, addresses, routes, rules, neighbours,
+//! kernel parameters, packet filters, listening programs; the networks that are configured, the
+//! plugins, and what each attachment's CHECK says.
+//!
+//! A program that explains a network to a person judges a scene, and never the kernel itself. So
+//! each judgement can be tested with recorded scenes, and a scene from one machine can be judged on
+//! another. What could not be read is in the scene as a [`Hole`]: unknown is not the same as
+//! absent.
+//!
+//! This module does no I/O. Its values are serialisable, with a version.
+//!
+//! ```
+//! use netwright_diagnose::model::{Namespace, Scene};
+//!
+//! let scene = Scene { node: "node1".to_owned(), ..Scene::default() };
+//! let text = scene.to_json();
+//! assert_eq!(Scene::from_json(text.as_bytes())?.node, "node1");
+//! # Ok::<(), netwright_diagnose::model::SceneError>(())
+//! ```
 
 mod by_name;
 mod container;
