@@ -228,8 +228,10 @@ fn del_after_the_link_was_renamed_or_replaced() {
     let c1 = Pod::new(&node, "c1", "ptp");
     let host = c1.host_ifname();
     c1.add();
+    // Kernels before 6.2 rename no link that is up.
     node.sh(&format!(
-        "ip link set {host} name other && ip link add {host} type bridge && ip link set {host} up"
+        "ip link set {host} down && ip link set {host} name other && ip link set other up && \
+         ip link add {host} type bridge && ip link set {host} up"
     ));
     c1.del();
     assert!(!node.sh("ip link show other").contains(",UP"), "the link of the container is up");
