@@ -24,10 +24,10 @@ pub(crate) struct ShippedExecutable {
 }
 
 /// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` was
-/// added, and has 7.9 MB without zbus and the tables for unwinding, and with code for size alone
-/// where speed does not matter.
+/// added, and 7.9 MB without zbus and the tables for unwinding, and with code for size alone where
+/// speed does not matter. What doctor has learnt to read and judge since then took 1.1 MB.
 pub(crate) const NETWRIGHT: ShippedExecutable =
-    ShippedExecutable { package: "netwright", name: "netwright", most_bytes: 8_000_000 };
+    ShippedExecutable { package: "netwright", name: "netwright", most_bytes: 9_000_000 };
 
 /// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB
 /// with a command line and a configuration, and 16.6 MB with routes and network policy.
