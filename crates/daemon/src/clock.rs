@@ -1,8 +1,8 @@
 //! The clocks, as the DHCP clients read them.
 
 use dhcp::{Now, Timestamp, UnixTime};
+pub(crate) use service_kit::clock::seed;
 use service_kit::clock::{boot_ms, wall_ms};
-pub(crate) use service_kit::clock::{rfc3339, seed};
 
 /// Reads both clocks.
 pub(crate) fn now() -> Now {

@@ -38,9 +38,6 @@ mod status;
 mod supervisor;
 mod systemd;
 
-// The names by which `services::routing` has these.
-pub(crate) use service_kit::{bell, exchange, health, listen, poll};
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

@@ -176,7 +176,7 @@ mod tests {
         // The address is free, since the kernel chose it.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let taken = TcpListener::bind(address).unwrap();
-        let health = Health::new("agent", crate::health::Manager::default(), FRESH * 60);
+        let health = Health::new("agent", service_kit::health::Manager::default(), FRESH * 60);
         health.serves(None);
         let mut probes = Probes::new(look, health.clone());
         let listen =

@@ -166,7 +166,7 @@ impl ProbeReport {
             (Answer::Filtered, _) => {
                 return Some("this host does not let questions out".to_owned());
             }
-            (_, Answer::Yes) if matches!(by, Path::Vxlan { .. }) => {
+            (_, Answer::Yes) if by.is_tunnel() => {
                 return Some(format!(
                     "{underlay} answers, and nothing by the tunnel: something in between may drop \
                      its packets"

@@ -19,16 +19,6 @@ mod repair;
 pub(crate) mod routing;
 mod runtimes;
 
-// The names by which `routing` has these.
-pub(crate) use cluster_client::{api_server as kubernetes, etcd};
-pub(crate) use service_kit::stop::Stop;
-pub(crate) use service_kit::{folders, outlet, pace};
-pub(crate) mod setup {
-    pub(crate) use service_kit::asynchronous::runtime;
-    pub(crate) use service_kit::process::{LONG, Process, remove_own_folder, stop_signals};
-    pub(crate) use service_kit::stop::{failed, words};
-}
-
 /// Returns the service of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Service> {
     SERVICES.iter().find(|service| service.name == name)
@@ -65,8 +55,8 @@ mod tests {
     use service_kit::command_line;
     use service_kit::health::{Health, Manager};
     use service_kit::log;
-    use service_kit::process::Process;
-    use setup::LONG;
+    use service_kit::process::{LONG, Process};
+    use service_kit::stop::Stop;
     use std::ffi::OsString;
     use std::sync::Arc;
     use testkit::Place as _;

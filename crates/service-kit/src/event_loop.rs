@@ -87,6 +87,11 @@ impl<'p> EventLoop<'p> {
         self.poller.add(descriptor, number, Interest::Read).map_err(failed)
     }
 
+    /// Returns the bell that a signal rings, for who waits for something before the loop begins.
+    pub fn signals(&self) -> &Bell {
+        &self.signals
+    }
+
     /// Returns the descriptors, for a service that waits for others from round to round.
     pub fn poller(&self) -> Poller {
         self.poller.clone()

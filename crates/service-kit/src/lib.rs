@@ -32,7 +32,6 @@ pub mod listen;
 pub mod log;
 mod notify;
 pub mod outlet;
-
 pub mod own_user;
 pub mod pace;
 pub mod poll;

@@ -93,6 +93,12 @@ mod ways;
 
 use agent::config::RoutingSource;
 use clap::{Arg, ArgAction};
+use service_kit::attendant::{Attendant, Duties};
+use service_kit::command_line::{Invocation, UNINSTALL};
+use service_kit::event_loop::EventLoop;
+use service_kit::listen::Listener;
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
@@ -101,21 +107,13 @@ use self::files::{Disk, NetworkFiles};
 use self::own_lease::Configuration;
 use self::service::Service;
 use self::settings::{settings, under_policy};
-use super::Stop;
-use super::setup::{Process, failed, stop_signals};
-use crate::attendant::{Attendant, Duties};
-use crate::command_line::{Invocation, UNINSTALL};
-use crate::listen::Listener;
-use crate::poll::{Interest, Poller};
 
 /// Numbers of the descriptors that the loop waits for.
-const SIGNALS: u64 = 0;
-const EVENTS: u64 = 1;
-const CHANGES: u64 = 2;
-const FOLDERS: u64 = 3;
-const ASKED: u64 = 4;
-const NODES: u64 = 5;
-const SPACES: u64 = 6;
+const EVENTS: u64 = 0;
+const FOLDERS: u64 = 1;
+const ASKED: u64 = 2;
+const NODES: u64 = 3;
+const SPACES: u64 = 4;
 
 /// This variable names the folder of the host's kernel parameters, where `/proc/sys` is a
 /// container's.
@@ -155,10 +153,10 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.takes_off() {
         return leave::uninstall(invocation, process, &node, &disk);
     }
-    let signals = stop_signals().map_err(failed)?;
-    let attended = process.attend("routing", &invocation.loaded)?;
+    let mut events = EventLoop::new(process)?;
+    events.attend(&invocation.loaded)?;
     let of_etcd = match is_etcd {
-        true => match Configuration::wait(config, &disk, process, &signals)? {
+        true => match Configuration::wait(config, &disk, process, events.signals())? {
             Some(found) => Some(found),
             None => {
                 process.tell_stopping();
@@ -177,17 +175,13 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let answer = Box::new(move |target: &str| shared.answer(target));
     let answers = Duties { answer, reload: None, changed: None };
     let _answering = Attendant::start(Some(listener), answers, &process.hung_up).map_err(failed)?;
-    let poller = Poller::new().map_err(failed)?;
-    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
-    poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
-    service.watch(&poller).map_err(failed)?;
+    service.watch(&events)?;
     service.start();
     process.tell_ready(Some(&socket));
     service.report_ready();
-    let served = service.serve(&poller, &signals, &attended.changes);
-    process.tell_stopping();
+    let served = events.serve(&mut service);
     service.save();
-    served.map_err(failed)?;
+    served?;
     tracing::info!("stopped; routes and tunnels stay");
     Ok(())
 }

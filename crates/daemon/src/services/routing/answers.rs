@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use routing::Routing;
-
-use crate::bell::Bell;
-use crate::exchange::Answer;
+use service_kit::bell::Bell;
+use service_kit::exchange::Answer;
 
 /// The targets: all that is shown, how packets to an address go, what can be probed, and to remove
 /// what is held.

@@ -12,8 +12,8 @@ use routing::object::{
     ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, TunnelKind, Value,
 };
 use routing::plan::{Change, ForeignRoute};
+use service_kit::stop::words;
 
-use super::super::setup::words;
 use super::host::{AdvertisedObject, FORWARDING_OF_LINKS, Links, is_learnt};
 
 /// What the changes of a run are about.

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
+use cluster_client::api_server::{
+    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
+};
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
@@ -22,16 +25,13 @@ use routing::cluster::NodeRecord;
 use routing::condition::Condition;
 use routing::kubernetes::{NodeFields, is_ours, prefixes, read};
 use serde_json::json;
+use service_kit::asynchronous::runtime;
+use service_kit::bell::Bell;
+use service_kit::outlet::{self, Inlet, Outlet, Silence};
+use service_kit::stop::{Stop, words};
 use tokio::sync::watch;
 
-use super::super::Stop;
-use super::super::kubernetes::{
-    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
-};
-use super::super::outlet::{self, Inlet, Outlet, Silence};
-use super::super::setup::{runtime, words};
 use super::node_object::{CONDITION, NodeObject};
-use crate::bell::Bell;
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
@@ -113,7 +113,7 @@ impl ClusterNodes {
         node: &str,
         settings: &Settings,
     ) -> Result<Self, Stop> {
-        let failed = super::super::setup::failed;
+        let failed = service_kit::stop::failed;
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (desired, updates) = watch::channel(DesiredNode::default());
         let thread =
@@ -166,7 +166,7 @@ pub(super) fn forget(
 ) -> Result<(), Stop> {
     let said = |why: String| Stop::Failed(format!("remove annotations of {node}: {why}"));
     runtime(1)?.block_on(async {
-        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await;
+        let client = api_server::client(kubeconfig, CONNECT_TIME, true).await;
         let client = client.map_err(|error| said(words(&error)))?;
         let none: BTreeMap<&String, ()> = annotations.iter().map(|key| (key, ())).collect();
         let patch = json!({"metadata": {"annotations": none}});
@@ -179,7 +179,7 @@ pub(super) fn forget(
 
 /// Returns the patch of a Node's status that sets the condition. Conditions are merged by their type.
 fn of_condition(condition: &Condition) -> serde_json::Value {
-    let now = crate::clock::rfc3339(crate::clock::now().wall.as_millis());
+    let now = service_kit::clock::rfc3339(service_kit::clock::wall_ms());
     json!({"status": {"conditions": [{
         "type": CONDITION,
         "status": status(condition),
@@ -234,7 +234,7 @@ impl Thread {
         let mut pause = RETRY.0;
         loop {
             let kubeconfig = self.kubeconfig.as_deref();
-            match kubernetes::watching_client(kubeconfig, CONNECT_TIME).await {
+            match api_server::watching_client(kubeconfig, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     let why = words(&error);

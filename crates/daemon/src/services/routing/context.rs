@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use routing::cluster::News;
 use routing::settings::OwnNode;
 use routing::{Routing, Settings, Time, Todo};
+use service_kit::clock;
+use service_kit::health::Health;
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
 
-use super::super::Stop;
-use super::super::setup::{Process, failed};
 use super::answers::SharedRouting;
 use super::counts::{self, Counts};
-use crate::clock;
-use crate::health::Health;
 
 /// What every part uses. None of it says what is to be done.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) struct Clock {
 
 impl Clock {
     fn start() -> Self {
-        let wall = Duration::from_millis(clock::now().wall.as_millis());
+        let wall = Duration::from_millis(clock::wall_ms());
         Clock { wall: Time::default().after(wall), start: Instant::now() }
     }
 

@@ -13,9 +13,8 @@ use kernel::route::{IpFamily, RouteSocket};
 use routing::Todo;
 use routing::plan::{Change, ObservedObjects};
 use routing::settings::{LinkName, OwnNode};
+use service_kit::stop::{Stop, failed, words};
 
-use super::super::Stop;
-use super::super::setup::{failed, words};
 use super::apply::{self, Kind};
 use super::context::{Context, log};
 use super::filter::Filter;

@@ -13,13 +13,12 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use cluster_client::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
 use futures_util::future::{Either, select};
 use routing::flannel::turns::spread;
 use serde_json::json;
+use service_kit::outlet::Silence;
 use tokio::sync::Notify;
-
-use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
-use super::super::outlet::Silence;
 
 /// How often the member is asked whether it has a leader while the watch reports nothing.
 const PROBE: Duration = Duration::from_secs(10);
@@ -133,7 +132,7 @@ impl Keys<'_> {
                     }
                 }
             }
-            tokio::time::sleep(spread(told.pause, crate::clock::seed())).await;
+            tokio::time::sleep(spread(told.pause, service_kit::clock::seed())).await;
             let lasts = told.failing.is_some_and(|since| LASTING <= since.elapsed());
             told.pause = (told.pause * 2).min(if lasts { MOST.1 } else { MOST.0 });
         }

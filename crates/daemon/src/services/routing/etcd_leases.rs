@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use agent::config;
 use agent::setting::ServerUrl;
+use cluster_client::etcd::{
+    Etcd, EtcdError, EtcdFiles, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes, number,
+};
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
 use k8s_openapi::ByteString;
@@ -19,16 +22,14 @@ use routing::flannel::leases::{Lease, Leases, Windows};
 use routing::flannel::own_lease::{DesiredLease, ObservedLease, OwnLease};
 use routing::flannel::turns::Turns;
 use serde_json::{Value, json};
+use service_kit::asynchronous::runtime;
+use service_kit::bell::Bell;
+use service_kit::outlet::{self, Inlet, Outlet};
+use service_kit::process::LONG;
+use service_kit::stop::{Stop, failed};
 use tokio::sync::{Notify, watch};
 
-use super::super::Stop;
-use super::super::etcd::{
-    Etcd, EtcdError, EtcdFiles, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes, number,
-};
-use super::super::outlet::{self, Inlet, Outlet};
-use super::super::setup::{LONG, failed, runtime};
 use super::etcd_keys::{self, Doubt, Keys};
-use crate::bell::Bell;
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
@@ -225,7 +226,9 @@ impl Registry {
                 match self.renew(grant).await? {
                     None => Ok(WriteOutcome::Gone),
                     Some(left) if left < GRANT => self.update(desired, *modified, true).await,
-                    Some(left) => Ok(WriteOutcome::Held(renew_after(left, crate::clock::seed()))),
+                    Some(left) => {
+                        Ok(WriteOutcome::Held(renew_after(left, service_kit::clock::seed())))
+                    }
                 }
             }
         }
@@ -436,7 +439,7 @@ impl Thread {
                     if conflicted.is_some() && conflicted == before {
                         self.doubt.raise();
                     }
-                    let seed = crate::clock::seed();
+                    let seed = service_kit::clock::seed();
                     match &done {
                         Ok(WriteOutcome::Held(_)) => turns.held(),
                         Ok(WriteOutcome::Gone) => self.doubt.raise(),

@@ -15,9 +15,10 @@ use routing::mtu::IPV6_LEAST;
 use routing::render::{self, AttachMode, NetworkConfig, Policy};
 use routing::routing::LeaveMode;
 use routing::{Routing, Settings};
+use service_kit::process::remove_own_folder;
+use service_kit::stop::words;
 use state::{Durability, FileError};
 
-use super::super::setup::{remove_own_folder, words};
 use super::context::Context;
 
 /// The bridge that pods are attached to.

@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use routing::object::{Key, Set};
 use routing::plan;
 use routing::settings::{LinkName, OwnNode, Settings};
+use service_kit::stop::words;
 use state::{Index, Roots};
 
-use super::super::setup::words;
 use super::context::Context;
 use super::schedule::{Due, TOGETHER};
 

@@ -7,13 +7,13 @@
 use std::io::ErrorKind;
 
 use agent::config::{self, RoutingFlannel};
+use cluster_client::api_server::{self, CONNECT_TIME, within};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use routing::flannel::config::Config;
+use service_kit::asynchronous::runtime;
+use service_kit::stop::{Stop, words};
 
-use super::super::Stop;
-use super::super::kubernetes::{self, CONNECT_TIME, within};
-use super::super::setup::{runtime, words};
 use super::files::Disk;
 
 /// The key says so where there is no ConfigMap.
@@ -80,7 +80,7 @@ fn ask(config: &config::Routing) -> Result<String, String> {
         _ => "there is no runtime".to_owned(),
     })?;
     let found: ConfigMap = runtime.block_on(async {
-        let client = kubernetes::client(config.kubeconfig.as_deref(), CONNECT_TIME, false).await;
+        let client = api_server::client(config.kubeconfig.as_deref(), CONNECT_TIME, false).await;
         let maps: Api<ConfigMap> =
             Api::namespaced(client.map_err(|error| words(&error))?, namespace);
         within(maps.get(name)).await.map_err(|error| words(&error))

@@ -24,8 +24,7 @@ use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, ObservedObjects};
 use routing::settings::{LinkName, OwnNode, Uplink};
 use routing::{MacAddr, PerFamily, Settings, SourceNode};
-
-use super::super::setup::words;
+use service_kit::stop::words;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 

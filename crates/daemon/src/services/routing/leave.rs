@@ -10,10 +10,13 @@ use routing::plan::ObservedObjects;
 use routing::routing::{LeaveMode, without_flannels};
 use routing::settings::OwnNode;
 use routing::{Routing, Settings, annotation, flannel};
+use service_kit::attendant;
+use service_kit::command_line::Invocation;
+use service_kit::exchange::{NoAnswer, ask};
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed, words};
 use state::{Index, Record, Roots};
 
-use super::super::Stop;
-use super::super::setup::{Process, failed, words};
 use super::apply::{apply, unmark_tunnels};
 use super::files::{Disk, NetworkFiles};
 use super::filter::Filter;
@@ -21,9 +24,6 @@ use super::host::Host;
 use super::own_lease::{self, Configuration};
 use super::settings::{settings, under_policy};
 use super::{FORCE, TO_FLANNEL, cluster_nodes};
-use crate::attendant;
-use crate::command_line::Invocation;
-use crate::exchange::{NoAnswer, ask};
 
 /// How long a service may take to say that it runs.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -28,7 +28,7 @@ impl Nodes {
         let found = match state::read_optional(&self.path) {
             Ok(Some(text)) => Ok(text),
             Ok(None) => Err(format!("{}: there is no such file", self.path.display())),
-            Err(error) => Err(super::super::setup::words(&error)),
+            Err(error) => Err(service_kit::stop::words(&error)),
         };
         if self.last.as_ref() == Some(&found) {
             return None;

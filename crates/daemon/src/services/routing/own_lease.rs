@@ -20,6 +20,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use agent::config;
+use cluster_client::etcd::EtcdError;
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use routing::cluster::Event;
@@ -28,19 +29,18 @@ use routing::flannel::own_lease::{Claim, OwnLease, addresses, no_address};
 use routing::flannel::{self, subnet_env::SubnetEnv};
 use routing::settings::OwnNode;
 use routing::{IpFamily, PerFamily, Routing, Settings, SourceNode, Todo};
+use service_kit::asynchronous::runtime;
+use service_kit::bell::Bell;
+use service_kit::poll::{Interest, Poller};
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed};
 
-use super::super::Stop;
-use super::super::etcd::EtcdError;
-use super::super::setup::{Process, failed, runtime};
-use super::SIGNALS;
 use super::context::Context;
 use super::etcd_leases::{EtcdLeases, LeasesEvent, Registry};
 use super::files::{self, Disk};
 use super::host::Host;
 use super::schedule::Due;
 use super::source::{NodeSource, Origin, add_new, identify};
-use crate::bell::Bell;
-use crate::poll::{Interest, Poller};
 
 /// What the service's status calls these.
 const ETCD: &str = "etcd";
@@ -119,7 +119,7 @@ impl Configuration {
             Registry::open(config)?
         };
         let poller = Poller::new().map_err(failed)?;
-        poller.add(signals, SIGNALS, Interest::Read).map_err(failed)?;
+        poller.add(signals, 0, Interest::Read).map_err(failed)?;
         let mut told = None;
         loop {
             process.health.turns();
@@ -309,7 +309,7 @@ impl EtcdLeases {
     fn claim(&mut self, before: Option<&SourceNode>, standby: bool) -> Claim {
         let key = |own: &OwnLease| own.held().map(|lease| lease.key.clone());
         let was = key(&self.own);
-        let claim = self.own.claim(before, standby, crate::clock::seed());
+        let claim = self.own.claim(before, standby, service_kit::clock::seed());
         match (was, key(&self.own)) {
             (was, Some(lease)) if was.as_ref() != Some(&lease) => {
                 tracing::info!(lease, "this node's lease");

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use routing::{IpFamily, SourceNode};
+use service_kit::folders::Folders;
+use service_kit::stop::words;
 
-use super::super::folders::Folders;
-use super::super::setup::words;
 use super::context::Context;
 use super::files::NetworkFiles;
 use super::host::{self, Host};

@@ -6,7 +6,7 @@
 use std::ops::BitOrAssign;
 use std::time::{Duration, Instant};
 
-use super::super::pace::{Pace, processor_time};
+use service_kit::pace::{Pace, processor_time};
 
 /// Looks at the kernel and at the packet filter that are due within this time of each other are made
 /// together.

@@ -12,9 +12,10 @@ use kernel::netlink::NetlinkError;
 use routing::Todo;
 use routing::document::Document;
 use routing::settings::OwnNode;
+use service_kit::event_loop::{EventLoop, Rounds};
+use service_kit::process::Process;
+use service_kit::stop::{Stop, failed, words};
 
-use super::super::Stop;
-use super::super::setup::{Process, failed, words};
 use super::answers::SharedRouting;
 use super::context::{Context, log};
 use super::dataplane::{Dataplane, Outcome};
@@ -27,10 +28,7 @@ use super::reports::Reports;
 use super::schedule::{Due, Look, Schedule, Stopwatch, Work};
 use super::source::{NodeSource, identify};
 use super::spaces::BlockSource;
-use super::{ASKED, CHANGES, EVENTS, FOLDERS, NODES, SIGNALS, SPACES};
-use crate::attendant::Changes;
-use crate::bell::Bell;
-use crate::poll::{Interest, Poller};
+use super::{ASKED, EVENTS, FOLDERS, NODES, SPACES};
 
 /// The service.
 pub(super) struct Service {
@@ -42,6 +40,42 @@ pub(super) struct Service {
     published: PublishedFiles,
     reports: Reports,
     schedule: Schedule,
+}
+
+impl Rounds for Service {
+    fn until_due(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.context.routing().due().map(|due| due.since(self.context.clock.now()));
+        let write = self.disk.write_at().map(|at| at.saturating_duration_since(now));
+        let looks = self.schedule.until_due(now);
+        due.into_iter().chain(write).fold(looks, Duration::min)
+    }
+
+    fn reconfigure(&mut self, new: &Config) {
+        self.schedule.set_interval(new.routing.interval, Instant::now());
+    }
+
+    fn round(&mut self, ready: &[u64]) -> std::io::Result<()> {
+        for number in ready {
+            match *number {
+                FOLDERS => {
+                    self.published.heard();
+                    self.look_at_others();
+                    self.learn_and_publish();
+                }
+                NODES => self.learn_and_publish(),
+                SPACES => self.learn_blocks(),
+                ASKED => self.do_what_is_asked(),
+                _ => {
+                    let due = self.dataplane.hear(&self.context);
+                    self.note(due);
+                }
+            }
+        }
+        self.do_what_is_due();
+        self.report_ready();
+        Ok(())
+    }
 }
 
 impl Service {
@@ -71,17 +105,17 @@ impl Service {
         self.context.shared.clone()
     }
 
-    /// Waits for all that the loop hears of.
-    pub(super) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
-        poller.add(self.published.descriptor(), FOLDERS, Interest::Read)?;
-        poller.add(self.context.shared.bell(), ASKED, Interest::Read)?;
+    /// Has the loop wait for all that the service hears of.
+    pub(super) fn watch(&self, events: &EventLoop<'_>) -> Result<(), Stop> {
+        events.watch(self.published.descriptor(), FOLDERS)?;
+        events.watch(self.context.shared.bell(), ASKED)?;
         for (bell, number) in [(self.source.bell(), NODES), (self.blocks.bell(), SPACES)] {
             if let Some(bell) = bell {
-                poller.add(bell, number, Interest::Read)?;
+                events.watch(bell, number)?;
             }
         }
         for descriptor in self.dataplane.listener.descriptors() {
-            poller.add(descriptor, EVENTS, Interest::Read)?;
+            events.watch(descriptor, EVENTS)?;
         }
         Ok(())
     }
@@ -120,46 +154,6 @@ impl Service {
         self.dataplane.read(&self.context).is_ok_and(|host| host.is_flannels(&prefixes))
     }
 
-    /// Goes on until a signal ends it.
-    pub(super) fn serve(
-        &mut self,
-        poller: &Poller,
-        signals: &Bell,
-        changes: &Changes,
-    ) -> std::io::Result<()> {
-        loop {
-            self.context.health.turns();
-            let longest = self.context.health.pause(self.until_due());
-            for number in poller.wait(Some(longest))? {
-                match number {
-                    SIGNALS => {
-                        signals.heard();
-                        return Ok(());
-                    }
-                    CHANGES => {
-                        if let Some(Config { routing, .. }) = changes.take() {
-                            self.schedule.set_interval(routing.interval, Instant::now());
-                        }
-                    }
-                    FOLDERS => {
-                        self.published.heard();
-                        self.look_at_others();
-                        self.learn_and_publish();
-                    }
-                    NODES => self.learn_and_publish(),
-                    SPACES => self.learn_blocks(),
-                    ASKED => self.do_what_is_asked(),
-                    _ => {
-                        let due = self.dataplane.hear(&self.context);
-                        self.note(due);
-                    }
-                }
-            }
-            self.do_what_is_due();
-            self.report_ready();
-        }
-    }
-
     /// Says in the log whether this node is known and its network is made.
     pub(super) fn report_ready(&mut self) {
         self.reports.ready(&self.context, self.schedule.interval());
@@ -168,15 +162,6 @@ impl Service {
     /// Writes the last known nodes, if the file has others.
     pub(super) fn save(&mut self) {
         self.disk.write_nodes(&self.context);
-    }
-
-    /// Returns how long it is until something is due.
-    fn until_due(&self) -> Duration {
-        let now = Instant::now();
-        let due = self.context.routing().due().map(|due| due.since(self.context.clock.now()));
-        let write = self.disk.write_at().map(|at| at.saturating_duration_since(now));
-        let looks = self.schedule.until_due(now);
-        due.into_iter().chain(write).fold(looks, Duration::min)
     }
 
     fn do_what_is_due(&mut self) {

@@ -7,8 +7,9 @@ use ipnet::IpNet;
 use routing::cluster::{Event, NodeRecord};
 use routing::settings::OwnNode;
 use routing::{Routing, SourceNode, Todo};
+use service_kit::bell::Bell;
+use service_kit::stop::Stop;
 
-use super::super::Stop;
 use super::cluster_nodes::{ClusterNodes, NodeReport, NodesEvent};
 use super::context::Context;
 use super::etcd_leases::{EtcdLeases, LeasesEvent};
@@ -16,7 +17,6 @@ use super::host::Host;
 use super::nodes::Nodes;
 use super::own_lease::{self, Configuration};
 use super::schedule::Due;
-use crate::bell::Bell;
 
 /// Where nodes are learnt.
 #[derive(Debug)]

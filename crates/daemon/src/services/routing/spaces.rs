@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::config;
+use cluster_client::api_server::{self, CONNECT_TIME, Change, follow, within};
+use cluster_client::etcd::Etcd;
 use cluster_ipam::record::{self, BlockRecord, StickyRecord};
 use cluster_ipam::store::{Entry, Key, Kind};
 use futures_util::future::{join_all, select};
@@ -21,18 +23,16 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher::watcher;
 use routing::Todo;
 use routing::blocks::{Block, BlockState, Event, Holder, Records};
+use service_kit::asynchronous::runtime;
+use service_kit::bell::Bell;
+use service_kit::outlet::{self, Inlet, Outlet, Silence};
+use service_kit::stop::{Stop, failed, words};
 use tokio::sync::Notify;
 
-use super::super::Stop;
-use super::super::etcd::Etcd;
 use super::super::ipam::published;
-use super::super::kubernetes::{self, CONNECT_TIME, Change, follow, within};
-use super::super::outlet::{self, Inlet, Outlet, Silence};
-use super::super::setup::{failed, runtime, words};
 use super::context::Context;
 use super::etcd_keys::{self, Keys};
 use super::etcd_leases;
-use crate::bell::Bell;
 
 /// Pauses between attempts to find the API server: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -227,7 +227,7 @@ impl Thread {
         let (mut pause, mut silence) = (RETRY.0, Silence::default());
         loop {
             let path = kubeconfig.map(PathBuf::as_path);
-            match kubernetes::watching_client(path, CONNECT_TIME).await {
+            match api_server::watching_client(path, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     let why = words(&error);
