@@ -2,12 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use http::{Request, Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -16,12 +14,10 @@ use kube::api::PatchParams;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::watcher;
 use kube::{Client, Config};
 use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::Mutex;
-use tokio::sync::mpsc::Sender;
 use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
 use tower::{BoxError, ServiceBuilder, service_fn};
@@ -39,12 +35,6 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 /// How long a connection may be silent. Each watch asks the server to end it after 290 s, so a
 /// connection that is silent for longer has a frozen server at its end.
 const LONGEST_SILENCE: Duration = Duration::from_secs(330);
-/// Pauses between attempts to list and watch: the daemon notices the server's return within
-/// seconds, and ten thousand nodes make two thousand attempts a second.
-const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
-/// How many objects one page of a list has.
-const PAGE: u32 = 200;
 /// How the client of a watch asks a busy server (429, 503, 504) again: within half a second, unless
 /// the server names a time. After that come the pauses above, and the log names them.
 const BUSY_DELAY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
@@ -352,42 +342,6 @@ pub enum ApiError {
     Refused(String),
 }
 
-/// What a watch reports.
-#[derive(Debug)]
-pub enum Change<T> {
-    /// A list begins.
-    Begin,
-    /// An object of the list.
-    Listed(T),
-    /// The list is complete.
-    Complete,
-    /// An object came or changed.
-    Changed(T),
-    /// An object was deleted.
-    Gone(T),
-    /// The watch is broken; attempts go on.
-    Lost(ApiError),
-}
-
-impl<T> Change<T> {
-    /// Puts what is made of the object in its place.
-    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Change<U> {
-        match self {
-            Change::Begin => Change::Begin,
-            Change::Listed(object) => Change::Listed(make(object)),
-            Change::Complete => Change::Complete,
-            Change::Changed(object) => Change::Changed(make(object)),
-            Change::Gone(object) => Change::Gone(make(object)),
-            Change::Lost(error) => Change::Lost(error),
-        }
-    }
-}
-
-/// How objects are listed and watched.
-pub fn watch_config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
-}
-
 /// Returns how patches are written: the server notes who manages their fields.
 pub fn patch_params(manager: &str) -> PatchParams {
     PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() }
@@ -403,7 +357,7 @@ pub async fn within<T>(
     }
 }
 
-fn api_error(error: &kube::Error) -> ApiError {
+pub(crate) fn api_error(error: &kube::Error) -> ApiError {
     let kube::Error::Api(status) = error else { return ApiError::Away(words(error)) };
     let text = status.message.clone();
     match status.code {
@@ -415,54 +369,6 @@ fn api_error(error: &kube::Error) -> ApiError {
         // meanwhile.
         401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
         _ => ApiError::Refused(text),
-    }
-}
-
-/// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
-/// long ago (410).
-pub async fn follow<K, T>(
-    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
-    read: impl Fn(K) -> T,
-    to: Sender<Change<T>>,
-) where
-    K: kube::ResourceExt,
-{
-    let mut stream = pin!(stream);
-    let mut pause = FIRST_RETRY_DELAY;
-    while let Some(event) = stream.next().await {
-        let change = match event {
-            Ok(watcher::Event::Init) => Change::Begin,
-            Ok(watcher::Event::InitApply(object)) => Change::Listed(read(object)),
-            Ok(watcher::Event::InitDone) => Change::Complete,
-            Ok(watcher::Event::Apply(object)) => Change::Changed(read(object)),
-            Ok(watcher::Event::Delete(object)) => Change::Gone(read(object)),
-            Err(error) => Change::Lost(watch_error(&error)),
-        };
-        let lost = matches!(change, Change::Lost(_));
-        let heard = !lost && !matches!(change, Change::Begin);
-        if to.send(change).await.is_err() {
-            return;
-        }
-        if heard {
-            pause = FIRST_RETRY_DELAY;
-        }
-        if lost {
-            // Up to half as long again, so that not all nodes come at once when a server is back.
-            let more =
-                service_kit::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
-            tokio::time::sleep(pause + Duration::from_millis(more)).await;
-            pause = (pause * 2).min(MAX_RETRY_DELAY);
-        }
-    }
-}
-
-fn watch_error(error: &watcher::Error) -> ApiError {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => api_error(error),
-        watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
-        other => ApiError::Away(other.to_string()),
     }
 }
 

@@ -2,24 +2,35 @@
 //! server is silent and when it answers again.
 
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use kube::api::{Api, ListParams};
-use kube::runtime::watcher::{Config, watcher};
+use kube::runtime::watcher::{self, Config};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
-use crate::api_server::{ApiError, Change, follow, watch_config, within};
+use crate::api_server::{ApiError, api_error, within};
 
 /// After a watch broke: how long no attempt may fail before the server is asked for one object. An
 /// attempt that fails takes less time.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// How many events may wait to be taken; with more, the server's connection is not read.
-const WAITING: usize = 64;
+/// How many events may wait to be taken: a page of a list, so that the server puts the next one
+/// together meanwhile. With more, the server's connection is not read.
+const WAITING: usize = 256;
+
+/// Pauses between attempts to list and watch: the daemon notices the server's return within
+/// seconds, and ten thousand nodes make two thousand attempts a second.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
+
+/// How many objects one page of a list has.
+const PAGE: u32 = 200;
 
 /// What is reported of the objects of a kind.
 #[derive(Debug)]
@@ -40,15 +51,17 @@ pub enum ObjectEvent<T> {
     Answers,
 }
 
-impl<T> From<Change<T>> for ObjectEvent<T> {
-    fn from(change: Change<T>) -> Self {
-        match change {
-            Change::Begin => ObjectEvent::Begin,
-            Change::Listed(object) => ObjectEvent::Listed(object),
-            Change::Complete => ObjectEvent::Complete,
-            Change::Changed(object) => ObjectEvent::Changed(object),
-            Change::Gone(object) => ObjectEvent::Deleted(object),
-            Change::Lost(error) => ObjectEvent::Silent(error),
+impl<T> ObjectEvent<T> {
+    /// Reads what is reported of an object.
+    pub fn map<U>(self, read: impl FnOnce(T) -> U) -> ObjectEvent<U> {
+        match self {
+            ObjectEvent::Begin => ObjectEvent::Begin,
+            ObjectEvent::Listed(object) => ObjectEvent::Listed(read(object)),
+            ObjectEvent::Complete => ObjectEvent::Complete,
+            ObjectEvent::Changed(object) => ObjectEvent::Changed(read(object)),
+            ObjectEvent::Deleted(object) => ObjectEvent::Deleted(read(object)),
+            ObjectEvent::Silent(error) => ObjectEvent::Silent(error),
+            ObjectEvent::Answers => ObjectEvent::Answers,
         }
     }
 }
@@ -72,13 +85,19 @@ where
 {
     /// Follows all objects of an API.
     pub fn new(objects: Api<K>) -> Self {
-        Follow { objects, config: watch_config() }
+        Follow { objects, config: watcher::Config::default().page_size(PAGE) }
     }
 
     /// Follows only those whose fields match ("Field Selectors").
     #[must_use]
     pub fn fields(self, selector: &str) -> Self {
         Follow { config: self.config.fields(selector), ..self }
+    }
+
+    /// Follows only those whose labels match ("Labels and Selectors").
+    #[must_use]
+    pub fn labels(self, selector: &str) -> Self {
+        Follow { config: self.config.labels(selector), ..self }
     }
 
     /// Lists so many objects in a page.
@@ -91,7 +110,7 @@ where
     /// is kept of an object.
     pub fn begin<T: Send + 'static>(&self, read: impl Fn(K) -> T + Send + 'static) -> Objects<T> {
         let (to, changes) = channel(WAITING);
-        let stream = watcher(self.objects.clone(), self.config.clone());
+        let stream = watcher::watcher(self.objects.clone(), self.config.clone());
         let task = tokio::spawn(follow(stream, read, to));
         let objects = Arc::new(self.objects.clone());
         let probe = move || -> BoxFuture<'static, bool> {
@@ -107,7 +126,7 @@ where
 
 /// The events of objects that are followed.
 pub struct Objects<T> {
-    changes: Receiver<Change<T>>,
+    changes: Receiver<ObjectEvent<T>>,
     task: JoinHandle<()>,
     /// Asks the server for one object.
     probe: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
@@ -128,8 +147,8 @@ impl<T> Objects<T> {
         loop {
             let wait = if self.is_silent { self.quiet } else { Duration::MAX };
             match tokio::time::timeout(wait, self.changes.recv()).await {
-                Ok(change) => {
-                    let event = ObjectEvent::from(change?);
+                Ok(event) => {
+                    let event = event?;
                     self.is_silent = matches!(event, ObjectEvent::Silent(_));
                     return Some(event);
                 }
@@ -148,6 +167,54 @@ impl<T> Objects<T> {
 impl<T> Drop for Objects<T> {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
+/// long ago (410).
+async fn follow<K, T>(
+    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
+    read: impl Fn(K) -> T,
+    to: Sender<ObjectEvent<T>>,
+) where
+    K: kube::ResourceExt,
+{
+    let mut stream = pin!(stream);
+    let mut pause = FIRST_RETRY_DELAY;
+    while let Some(event) = stream.next().await {
+        let reported = match event {
+            Ok(watcher::Event::Init) => ObjectEvent::Begin,
+            Ok(watcher::Event::InitApply(object)) => ObjectEvent::Listed(read(object)),
+            Ok(watcher::Event::InitDone) => ObjectEvent::Complete,
+            Ok(watcher::Event::Apply(object)) => ObjectEvent::Changed(read(object)),
+            Ok(watcher::Event::Delete(object)) => ObjectEvent::Deleted(read(object)),
+            Err(error) => ObjectEvent::Silent(watch_error(&error)),
+        };
+        let lost = matches!(reported, ObjectEvent::Silent(_));
+        let heard = !lost && !matches!(reported, ObjectEvent::Begin);
+        if to.send(reported).await.is_err() {
+            return;
+        }
+        if heard {
+            pause = FIRST_RETRY_DELAY;
+        }
+        if lost {
+            // Up to half as long again, so that not all nodes come at once when a server is back.
+            let more =
+                service_kit::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+            tokio::time::sleep(pause + Duration::from_millis(more)).await;
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
+        }
+    }
+}
+
+fn watch_error(error: &watcher::Error) -> ApiError {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => api_error(error),
+        watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
+        other => ApiError::Away(other.to_string()),
     }
 }
 
@@ -172,15 +239,15 @@ mod tests {
             let quiet = Duration::from_millis(1);
             let mut objects =
                 Objects { changes, task, probe: Box::new(probe), quiet, is_silent: false };
-            to.send(Change::Listed(1)).await.unwrap();
-            to.send(Change::Lost(ApiError::Away("away".to_owned()))).await.unwrap();
+            to.send(ObjectEvent::Listed(1)).await.unwrap();
+            to.send(ObjectEvent::Silent(ApiError::Away("away".to_owned()))).await.unwrap();
             assert!(matches!(objects.next().await, Some(ObjectEvent::Listed(1))));
             assert!(matches!(objects.next().await, Some(ObjectEvent::Silent(_))));
             assert!(matches!(objects.next().await, Some(ObjectEvent::Answers)));
             assert_eq!(asked.load(Ordering::SeqCst), 2);
             let idle = tokio::time::timeout(quiet * 20, objects.next()).await;
             assert!(idle.is_err(), "it is asked once more: {idle:?}");
-            to.send(Change::Changed(2)).await.unwrap();
+            to.send(ObjectEvent::Changed(2)).await.unwrap();
             assert!(matches!(objects.next().await, Some(ObjectEvent::Changed(2))));
             assert_eq!(asked.load(Ordering::SeqCst), 2);
             drop(to);

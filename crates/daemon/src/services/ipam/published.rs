@@ -1,23 +1,18 @@
 //! What the service publishes, for other services that read it: records in the API server, or in
 //! etcd.
 
-use cluster_client::api_server::watch_config;
 use cluster_client::etcd::Pair;
+use cluster_client::follow::Follow;
 use cluster_ipam::store::{Entry, Kind};
 use kube::Client;
 use kube::api::{Api, DynamicObject};
-use kube::runtime::watcher;
 
 use super::{etcd, objects};
 
-/// Returns the API of a kind of records, and how to watch those of a space.
-pub(in super::super) fn of_space(
-    client: Client,
-    kind: Kind,
-    space: &str,
-) -> (Api<DynamicObject>, watcher::Config) {
+/// Follows a kind of records of a space.
+pub(in super::super) fn of_space(client: Client, kind: Kind, space: &str) -> Follow<DynamicObject> {
     let records = Api::all_with(client, &objects::resource(kind));
-    (records, watch_config().labels(&objects::of_space(space)))
+    Follow::new(records).labels(&objects::of_space(space))
 }
 
 /// Returns the record of an object.

@@ -4,6 +4,7 @@
 //! the next one together. The loop takes what the thread has heard when the bell rings, and says
 //! what this node's annotation and condition are to be.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::identity;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,15 +12,12 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use cluster_client::api_server::{
-    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
-};
+use cluster_client::api_server::{self, ApiError, CONNECT_TIME, patch_params, within};
+use cluster_client::follow::{Follow, ObjectEvent, Objects};
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::watcher::watcher;
+use kube::api::{Api, Patch};
 use routing::Settings;
 use routing::cluster::NodeRecord;
 use routing::condition::Condition;
@@ -36,16 +34,8 @@ use super::node_object::{CONDITION, NodeObject};
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
 
-/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
-/// attempt that fails takes less time.
-const QUIET: Duration = Duration::from_secs(15);
-
-/// Pauses between attempts to write the annotation, or to find the server: at first, and at most.
+/// Pauses between attempts to write the annotation: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-
-/// How many Nodes may wait until they are read: a page of a list, so that the server puts the next
-/// one together meanwhile.
-const WAITING: usize = 256;
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -199,11 +189,9 @@ async fn patch_node(
     name: &str,
     patch: &serde_json::Value,
 ) -> Result<(), ApiError> {
-    within(nodes.patch_metadata(name, &params(), &Patch::Merge(patch))).await.map(|_| ())
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+    within(nodes.patch_metadata(name, &patch_params(MANAGER), &Patch::Merge(patch)))
+        .await
+        .map(|_| ())
 }
 
 struct Thread {
@@ -215,105 +203,68 @@ struct Thread {
 
 impl Thread {
     async fn run(self, updates: watch::Receiver<DesiredNode>) {
-        let mut silence = Silence::default();
-        let client = self.client(&mut silence).await;
+        let silence = RefCell::new(Silence::default());
+        let client = api_server::find(self.kubeconfig.as_deref(), |why| {
+            if silence.borrow_mut().is_news(&why) {
+                self.outlet.tell(NodesEvent::Silent(why));
+            }
+        });
+        let client = client.await;
         let nodes: Api<Node> = Api::all(client.clone());
         let (own_is, own) = watch::channel(None::<OwnNodeState>);
-        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-        let watched: Api<NodeObject> = Api::all(client);
-        let following = follow(watcher(watched, watch_config()), identity, to);
-        let listening = self.listen(nodes.clone(), changes, own_is, &mut silence);
+        let objects = Follow::<NodeObject>::new(Api::all(client)).begin(identity);
+        let listening = self.listen(objects, own_is, silence.into_inner());
         let writing = self.write(&nodes, updates, own);
-        let (listening, writing) = (pin!(listening), pin!(writing));
-        select(pin!(following), select(listening, writing)).await;
-    }
-
-    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
-    /// it.
-    async fn client(&self, silence: &mut Silence) -> Client {
-        let mut pause = RETRY.0;
-        loop {
-            let kubeconfig = self.kubeconfig.as_deref();
-            match api_server::watching_client(kubeconfig, CONNECT_TIME).await {
-                Ok(client) => return client,
-                Err(error) => {
-                    let why = words(&error);
-                    if silence.is_news(&why) {
-                        self.outlet.tell(NodesEvent::Silent(why));
-                    }
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
-        }
+        select(pin!(listening), pin!(writing)).await;
     }
 
     /// Passes on what the watch reports, without changes of fields that are not read here: a
     /// kubelet changes its Node every few minutes.
     async fn listen(
         &self,
-        nodes: Api<Node>,
-        mut changes: tokio::sync::mpsc::Receiver<Change<NodeObject>>,
+        mut objects: Objects<NodeObject>,
         own_is: watch::Sender<Option<OwnNodeState>>,
-        silence: &mut Silence,
+        mut silence: Silence,
     ) {
         let hashes = RandomState::new();
         // Of each Node as it was heard last. A list begins anew.
         let mut known: HashMap<String, u64> = HashMap::new();
         let mut listing: Vec<NodeReport> = Vec::new();
         let mut lost = false;
-        loop {
-            let change = if lost {
-                match tokio::time::timeout(QUIET, changes.recv()).await {
-                    Ok(change) => change,
-                    // The watch seems to be back, and has no change to report.
-                    Err(_) => match within(nodes.get_metadata(&self.node)).await {
-                        Ok(_) | Err(ApiError::Gone(_)) => {
-                            lost = false;
-                            silence.end();
-                            self.outlet.tell(NodesEvent::Answers);
-                            continue;
-                        }
-                        Err(_) => continue,
-                    },
-                }
-            } else {
-                changes.recv().await
-            };
-            let Some(change) = change else { return };
-            let change = change.map(|node| read_node(node, &self.node, &self.settings, &hashes));
-            match &change {
-                Change::Listed(ObservedNode { said: Some(said), .. })
-                | Change::Changed(ObservedNode { said: Some(said), .. }) => {
+        while let Some(event) = objects.next().await {
+            let event = event.map(|node| read_node(node, &self.node, &self.settings, &hashes));
+            match &event {
+                ObjectEvent::Listed(ObservedNode { said: Some(said), .. })
+                | ObjectEvent::Changed(ObservedNode { said: Some(said), .. }) => {
                     own_is.send_if_modified(|own| {
                         let differs = own.as_ref() != Some(said);
                         *own = Some(said.clone());
                         differs
                     });
                 }
-                Change::Gone(ObservedNode { said: Some(_), .. }) => {
+                ObjectEvent::Deleted(ObservedNode { said: Some(_), .. }) => {
                     own_is.send_modify(|own| *own = None);
                 }
                 _ => {}
             }
-            let heard = match change {
-                Change::Begin => {
+            let heard = match event {
+                ObjectEvent::Begin => {
                     known.clear();
                     listing.clear();
                     continue;
                 }
-                Change::Listed(ObservedNode { told, hash, .. }) => {
+                ObjectEvent::Listed(ObservedNode { told, hash, .. }) => {
                     known.insert(told.seen.name.clone(), hash);
                     listing.push(told);
                     continue;
                 }
-                Change::Complete => {
+                ObjectEvent::Complete => {
                     if !known.contains_key(&self.node) {
                         own_is.send_modify(|own| *own = None);
                     }
                     NodesEvent::Listed(std::mem::take(&mut listing))
                 }
-                Change::Changed(ObservedNode { told, hash, .. })
+                ObjectEvent::Changed(ObservedNode { told, hash, .. })
                     if known.get(&told.seen.name) == Some(&hash) =>
                 {
                     if !lost {
@@ -321,15 +272,16 @@ impl Thread {
                     }
                     NodesEvent::Answers
                 }
-                Change::Changed(ObservedNode { told, hash, .. }) => {
+                ObjectEvent::Changed(ObservedNode { told, hash, .. }) => {
                     known.insert(told.seen.name.clone(), hash);
                     NodesEvent::Changed(Box::new(told))
                 }
-                Change::Gone(ObservedNode { told, .. }) => {
+                ObjectEvent::Deleted(ObservedNode { told, .. }) => {
                     known.remove(&told.seen.name);
                     NodesEvent::Deleted(told.seen.name)
                 }
-                Change::Lost(error) => {
+                ObjectEvent::Answers => NodesEvent::Answers,
+                ObjectEvent::Silent(error) => {
                     lost = true;
                     let why = error.to_string();
                     if silence.is_news(&why) {
@@ -400,7 +352,8 @@ impl Thread {
             let wanted = (status(condition), condition.reason);
             let there = said.condition.as_ref().map(|(status, reason)| (&**status, &**reason));
             if there != Some(wanted) {
-                let (params, patch) = (params(), Patch::Strategic(of_condition(condition)));
+                let (params, patch) =
+                    (patch_params(MANAGER), Patch::Strategic(of_condition(condition)));
                 let patched = nodes.patch_status(&self.node, &params, &patch);
                 let patched = within(patched).await.map(|_| ());
                 done = Some(done.unwrap_or(Ok(())).and(patched));

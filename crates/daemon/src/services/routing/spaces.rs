@@ -9,40 +9,28 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent::config;
-use cluster_client::api_server::{self, CONNECT_TIME, Change, follow, within};
+use cluster_client::api_server;
 use cluster_client::etcd::Etcd;
+use cluster_client::follow::ObjectEvent;
 use cluster_ipam::record::{self, BlockRecord, StickyRecord};
 use cluster_ipam::store::{Entry, Key, Kind};
 use futures_util::future::{join_all, select};
 use ipnet::IpNet;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams};
-use kube::runtime::watcher::watcher;
 use routing::Todo;
 use routing::blocks::{Block, BlockState, Event, Holder, Records};
 use service_kit::asynchronous::runtime;
 use service_kit::bell::Bell;
 use service_kit::outlet::{self, Inlet, Outlet, Silence};
-use service_kit::stop::{Stop, failed, words};
+use service_kit::stop::{Stop, failed};
 use tokio::sync::Notify;
 
 use super::super::ipam::published;
 use super::context::Context;
 use super::etcd_keys::{self, Keys};
 use super::etcd_leases;
-
-/// Pauses between attempts to find the API server: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-
-/// After a watch broke: how long no attempt may fail before the server is asked for one object. An
-/// attempt that fails takes less time.
-const QUIET: Duration = Duration::from_secs(15);
-
-/// How many changes may wait for the thread.
-const WAITING: usize = 64;
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -187,7 +175,13 @@ impl Thread {
                 select(pin!(join_all(all)), reconnect).await;
             }
             Store::Api(kubeconfig) => {
-                let client = self.client(kubeconfig.as_ref()).await;
+                let silence = RefCell::new(Silence::default());
+                let silent = |why: String| {
+                    if silence.borrow_mut().is_news(&why) {
+                        self.records.iter().for_each(|records| self.silent(records, why.clone()));
+                    }
+                };
+                let client = api_server::find(kubeconfig.as_deref(), silent).await;
                 let all = self.records.iter().map(|records| self.follow_objects(&client, records));
                 join_all(all).await;
             }
@@ -221,92 +215,44 @@ impl Thread {
         keys.follow(tell).await;
     }
 
-    /// Finds the server. If the kubeconfig is wrong, it tries again: an administrator may correct
-    /// it.
-    async fn client(&self, kubeconfig: Option<&PathBuf>) -> Client {
-        let (mut pause, mut silence) = (RETRY.0, Silence::default());
-        loop {
-            let path = kubeconfig.map(PathBuf::as_path);
-            match api_server::watching_client(path, CONNECT_TIME).await {
-                Ok(client) => return client,
-                Err(error) => {
-                    let why = words(&error);
-                    if silence.is_news(&why) {
-                        self.records.iter().for_each(|records| self.silent(records, why.clone()));
-                    }
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
-        }
-    }
-
+    /// Passes on what the API server reports.
     async fn follow_objects(&self, client: &Client, records: &Records) {
-        let reader = Reader::new(records);
+        let reader = &Reader::new(records);
         let kind = reader.kind;
-        let (objects, config) = published::of_space(client.clone(), kind, &records.space);
-        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
-        let entry = move |object| published::of_object(kind, object);
-        let following = follow(watcher(objects.clone(), config), entry, to);
-        let listening = self.listen(&reader, &objects, changes);
-        select(pin!(following), pin!(listening)).await;
-    }
-
-    /// Passes on what the watch reports.
-    async fn listen(
-        &self,
-        reader: &Reader<'_>,
-        objects: &Api<DynamicObject>,
-        mut changes: tokio::sync::mpsc::Receiver<Change<Option<Entry>>>,
-    ) {
-        let mut listing = Vec::new();
+        let follow = published::of_space(client.clone(), kind, &records.space);
+        let mut objects = follow.begin(move |object| published::of_object(kind, object));
+        let mut listing: Vec<Entry> = Vec::new();
         let (mut lost, mut silence) = (false, Silence::default());
-        let answers = || self.tell(Event::Answers(reader.records.clone()));
-        loop {
-            let change = if lost {
-                match tokio::time::timeout(QUIET, changes.recv()).await {
-                    Ok(change) => change,
-                    // The watch seems to be back, and has no change to report.
-                    Err(_) => {
-                        let one = ListParams::default().limit(1);
-                        if within(objects.list_metadata(&one)).await.is_ok() {
-                            lost = false;
-                            silence.end();
-                            answers();
-                        }
-                        continue;
-                    }
-                }
-            } else {
-                changes.recv().await
-            };
-            let Some(change) = change else { return };
-            let event = match change {
-                Change::Begin => {
+        while let Some(reported) = objects.next().await {
+            let event = match reported {
+                ObjectEvent::Begin => {
                     listing = Vec::new();
                     continue;
                 }
-                Change::Listed(entry) => {
+                ObjectEvent::Listed(entry) => {
                     listing.extend(entry);
                     continue;
                 }
-                Change::Complete => reader.list(&std::mem::take(&mut listing)),
-                Change::Changed(entry) => reader.change(entry.as_ref()),
-                Change::Gone(entry) => reader.gone(entry.as_ref()),
-                Change::Lost(error) => {
+                ObjectEvent::Complete => Some(reader.list(&std::mem::take(&mut listing))),
+                ObjectEvent::Changed(entry) => Some(reader.change(entry.as_ref())),
+                ObjectEvent::Deleted(entry) => Some(reader.gone(entry.as_ref())),
+                ObjectEvent::Answers => None,
+                ObjectEvent::Silent(error) => {
                     lost = true;
                     let why = error.to_string();
                     if silence.is_news(&why) {
-                        self.silent(reader.records, why);
+                        self.silent(records, why);
                     }
                     continue;
                 }
             };
             silence.end();
             if std::mem::take(&mut lost) {
-                answers();
+                self.tell(Event::Answers(records.clone()));
             }
-            self.tell(event);
+            if let Some(event) = event {
+                self.tell(event);
+            }
         }
     }
 }
