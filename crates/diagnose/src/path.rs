@@ -204,7 +204,7 @@ pub fn follow<'s>(scene: &'s Scene, trip: &Trip<'s>) -> Outcome<'s> {
 /// the base chains of some places were not there. So a fault is found that another one hides.
 #[must_use]
 pub fn follow_filters<'s>(scene: &'s Scene, trip: &Trip<'s>, without: &'s [Place]) -> Outcome<'s> {
-    follow_changed(scene, trip, Change { without, added: &[] })
+    follow_changed(scene, trip, Change { without, ..Change::default() })
 }
 
 /// The same, as if the filters were changed.

@@ -62,6 +62,7 @@ impl Walk<'_> {
         for (index, rule) in rules.map(Some).chain([None]).enumerate() {
             let added = run.added.iter().filter_map(|one| one.of_iptables(own, index));
             met.extend(added.map(|text| (index, text, words(text))));
+            let rule = rule.filter(|_| !run.ignores(own, index));
             met.extend(rule.map(|(text, words)| (index, text, words)));
         }
         for (index, text, words) in met {

@@ -48,6 +48,8 @@ pub(crate) struct Run<'n> {
     pub(crate) hops: Hops,
     /// Rules of this namespace that are taken as if they were there.
     pub(crate) added: Vec<&'n AddedRule>,
+    /// Rules that are left out.
+    pub(crate) ignored: Vec<&'n Place>,
     /// The rules by which the packet came to the chain in which it is.
     pub(crate) calls: Vec<Call>,
     steps: u32,
@@ -93,6 +95,7 @@ impl<'n> Run<'n> {
             marked: None,
             hops: Hops::Kept,
             added: Vec::new(),
+            ignored: Vec::new(),
             calls: Vec::new(),
             steps: 0,
         }
@@ -120,6 +123,9 @@ impl<'n> Run<'n> {
         for (index, rule) in chain.rules.iter().map(Some).chain([None]).enumerate() {
             let added = self.added.iter();
             let added = added.filter_map(|one| one.of_nftables(table, &chain.name, index));
+            let family = table.family.as_str();
+            let is_ignored = self.ignores([family, &table.name, &chain.name], index);
+            let rule = rule.filter(|_| !is_ignored);
             for rule in added.chain(rule).collect::<Vec<&'n Rule>>() {
                 let sure = sure && !returns;
                 let at = AskedRule { table, base, chain: &chain.name, index, rule, sure, depth };
@@ -131,6 +137,15 @@ impl<'n> Run<'n> {
             }
         }
         true
+    }
+
+    /// Says whether the rule of a chain after so many others is left out.
+    pub(super) fn ignores(&self, [family, table, chain]: [&str; 3], index: usize) -> bool {
+        let number = index.saturating_add(1);
+        self.ignored.iter().any(|place| {
+            let is_here = (place.family, place.table.as_str(), place.chain.as_str());
+            is_here == (family, table, chain) && place.rule.is_some_and(|(own, _)| own == number)
+        })
     }
 
     fn place(&self, at: AskedRule<'_>) -> Place {

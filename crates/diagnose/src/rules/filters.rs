@@ -35,11 +35,13 @@ pub(super) use self::position::Ending;
 use self::say::Sort;
 use super::{Rule, containers, is_outbound};
 use crate::Look;
-use crate::filter::{Layer, Payload, Place, Port, Truth};
+use crate::filter::{Change, Layer, Payload, Place, Port, Truth};
 use crate::finding::{Finding, Way};
 use crate::model::filter::Hook;
 use crate::model::{Part, Port as PublishedPort, Scene, Transport};
-use crate::path::{self, Joint, Outcome, Site, Stop, StopCause, Trip, follow_filters};
+use crate::path::{
+    self, Joint, Outcome, Site, Stop, StopCause, Trip, follow_changed, follow_filters,
+};
 use crate::whose;
 
 pub(super) const RULE: Rule = Rule {
@@ -327,13 +329,14 @@ fn not_translated(look: Look<'_>, site: &Site<'_>, to: IpAddr, with: Payload) ->
     let trip = &Trip::Outside { from: site, to, with };
     let mut all: Vec<(Place, bool)> = Vec::new();
     let is_translated = loop {
-        let without: Vec<Place> = all.iter().map(|(place, _)| place.clone()).collect();
-        let Outcome::Passes(passed) = follow_filters(look.scene, trip, &without) else {
+        let ignored: Vec<Place> = all.iter().map(|(place, _)| place.clone()).collect();
+        let change = Change { ignored: &ignored, ..Change::default() };
+        let Outcome::Passes(passed) = follow_changed(look.scene, trip, change) else {
             break false;
         };
         let is_of_answer = passed.source == Truth::Yes;
         match passed.untracked {
-            Some(place) if all.len() < FILTERS && !without.contains(&place) => {
+            Some(place) if all.len() < FILTERS && !ignored.contains(&place) => {
                 all.push((place, is_of_answer));
             }
             untracked => break is_of_answer && untracked.is_none(),

@@ -42,7 +42,7 @@ fn sent_on(look: Look<'_>, site: &Site<'_>, packet: &Packet) -> Option<Finding> 
     let host = &look.scene.host;
     let packet = packet.between(Some(&site.host_end.name), None);
     let walked = |added: &[AddedRule]| {
-        let change = Change { without: &[], added };
+        let change = Change { added, ..Change::default() };
         walk_changed(host, None, Layer::Device, Hook::Ingress, &packet, change).end
     };
     let End::Unknown(place) = walked(&[]) else { return None };

@@ -140,13 +140,13 @@ impl<'t> StoppedTrips<'t> {
     }
 
     fn of_one(&self, trip: &Trip<'_>, without: &[Place], added: &[AddedRule]) -> Ending {
-        match follow_changed(self.scene, trip, Change { without, added }) {
+        match follow_changed(self.scene, trip, Change { without, added, ..Change::default() }) {
             Outcome::Passes(_) => Ending::Passed,
             Outcome::Stopped(stop) => self.stopped(*stop),
             // What comes later may be so, whatever the rule does.
             Outcome::Unknown => {
                 let without = [without, std::slice::from_ref(&self.stop.place)].concat();
-                let change = Change { without: &without, added: &[] };
+                let change = Change { without: &without, ..Change::default() };
                 match follow_changed(self.scene, trip, change) {
                     Outcome::Unknown => Ending::Passed,
                     _ => Ending::Unsure,

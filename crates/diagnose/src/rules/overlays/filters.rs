@@ -175,7 +175,7 @@ fn told(look: Look<'_>, one: &StoppedTunnel<'_>) -> Finding {
     let family = if one.ipv4 { IpFamily::V4 } else { IpFamily::V6 };
     let nets: &[IpNet] = if *leaving { &[] } else { &one.ends };
     let ending = |added: &[AddedRule]| {
-        let change = Change { without: &[], added };
+        let change = Change { added, ..Change::default() };
         let host = &look.scene.host;
         Ending::of_walk(walk_changed(host, None, *layer, place.hook, packet, change).end, place)
     };
