@@ -276,8 +276,8 @@ fn repair(look: Look<'_>, site: &Site<'_>) -> Vec<Help> {
     }
 }
 
-/// Says whether the node takes an echo request of a container, and sends the answer: many firewalls
-/// drop it, and nothing else.
+/// Says whether a container sends an echo request, the node takes it and sends the answer, and the
+/// container takes that: many firewalls, of either, drop it, and nothing else.
 fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> Truth {
     let scene = look.scene;
     let asked = Packet::first(site.address, gateway, echo(gateway));
@@ -293,6 +293,16 @@ fn takes_echo(look: Look<'_>, site: &Site<'_>, gateway: IpAddr) -> Truth {
         (Hook::Output, asked.answer().between(None, Some(seen_by))),
     ];
     let ends = ends.map(|(hook, packet)| walk(&scene.host, Layer::Ip, hook, &packet).end);
+    let link = site.attachment.ifname.as_str();
+    let own = [
+        (Hook::Output, asked.between(None, Some(link))),
+        (Hook::Input, asked.answer().between(Some(link), None)),
+    ];
+    let inside = site.container.inside.iter();
+    let own = inside.flat_map(|inside| {
+        own.iter().map(|(hook, packet)| walk(inside, Layer::Ip, *hook, packet).end)
+    });
+    let ends: Vec<End> = ends.into_iter().chain(own).collect();
     if ends.iter().any(|end| matches!(end, End::Stopped(..))) {
         return Truth::No;
     }

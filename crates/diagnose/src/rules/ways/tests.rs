@@ -271,6 +271,12 @@ fn probes_that_are_lost_are_symptoms() {
     let input = base("input", Hook::Input, 0, vec![filter_rule(&[drop()])]);
     let closed = with(scene.clone(), table(Kin::Inet, "own", vec![input]));
     assert_eq!(found_with(&closed, vec![(gateway.clone(), silent())]), []);
+    // So is a container that sends none.
+    let mut own = scene.clone();
+    let output = base("output", Hook::Output, 0, vec![filter_rule(&[drop()])]);
+    let c2 = own.containers.iter_mut().find(|one| one.id == "c2").unwrap();
+    c2.inside.as_mut().unwrap().filter.tables.push(table(Kin::Inet, "own", vec![output]));
+    assert_eq!(found_with(&own, vec![(gateway.clone(), silent())]), []);
     // Of one that is not clear, nothing is known unless the gateway, or something behind it, answers.
     let limited = filter_rule(&[unknown("limit"), drop()]);
     let input = base("input", Hook::Input, 0, vec![limited]);
