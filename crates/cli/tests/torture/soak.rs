@@ -296,7 +296,7 @@ fn memory_kib(service: &mut RunningProgram) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Starts the services, and waits for their first look.
+/// Starts the services, and waits for what they leave while they run.
 fn services(lab: &Lab) -> Vec<RunningProgram> {
     let daemon = Path::new(EXECUTABLE).with_file_name("netwrightd");
     assert!(daemon.exists(), "{} is missing: cargo build -p netwright-daemon", daemon.display());
@@ -313,6 +313,12 @@ fn services(lab: &Lab) -> Vec<RunningProgram> {
         let socket = lab.path(format!("/run/netwright/agent/{}.sock", service[0]));
         testkit::wait_until("the status socket, which stays", || socket.exists());
     }
+    let own = lab.path("/run/netwright/plugins");
+    testkit::wait_until("the links to the services' plugins, which stay", || {
+        let folders = std::fs::read_dir(&own).into_iter().flatten().flatten();
+        let links = folders.filter_map(|one| Some(std::fs::read_dir(one.path()).ok()?.count()));
+        links.filter(|links| *links == plugins::all().len()).count() == SERVICES.len()
+    });
     started
 }
 
