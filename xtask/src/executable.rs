@@ -25,7 +25,7 @@ pub(crate) struct ShippedExecutable {
 
 /// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` was
 /// added, and 7.9 MB without zbus and the tables for unwinding, and with code for size alone where
-/// speed does not matter. What doctor has learnt to read and judge since then took 1.1 MB.
+/// speed does not matter. It has grown by 1.1 MB since then.
 pub(crate) const NETWRIGHT: ShippedExecutable =
     ShippedExecutable { package: "netwright", name: "netwright", most_bytes: 9_000_000 };
 
@@ -48,15 +48,12 @@ impl ShippedExecutable {
 
     /// Builds it, and prints the lines of cargo that `show` chooses.
     pub(crate) fn build_showing(&self, show: impl Fn(&str) -> bool) -> Result<PathBuf, String> {
-        self.build_with(&LinkSettings::prepare()?, &target_dir().join("dist"), show)
+        self.build_into(&LinkSettings::prepare()?, &target_dir().join("dist"), show)
     }
 
-    /// Builds the static executable with this way of linking, and copies it to a folder.
-    pub(crate) fn build_into(&self, linked: &LinkSettings, dist: &Path) -> Result<PathBuf, String> {
-        self.build_with(linked, dist, quiet)
-    }
-
-    fn build_with(
+    /// Builds the static executable with this way of linking, and copies it to a folder. Prints the
+    /// lines of cargo that `show` chooses.
+    pub(crate) fn build_into(
         &self,
         linked: &LinkSettings,
         dist: &Path,

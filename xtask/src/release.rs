@@ -183,7 +183,7 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
                 "building {} for {triple}; target/ci/dist.log has what cargo says",
                 shipped.name
             );
-            shipped.build_into(linked, &dist)?;
+            shipped.build_into(linked, &dist, quiet)?;
         }
         if *triple == host {
             SHIPPED.iter().try_for_each(|shipped| shipped.check().map(drop))?;

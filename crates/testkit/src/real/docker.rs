@@ -279,7 +279,7 @@ impl<'lab> Docker<'lab> {
         let asked = ["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name];
         let key = service::wait_for(&format!("the namespace of {name}"), || {
             // Engines before 28 return a path in their own folder.
-            Some(self.run(&asked)).filter(|key| self.lab.path(key).exists())
+            Some(self.run(&asked)).filter(|key| !key.is_empty() && self.lab.path(key).exists())
         });
         self.lab.visit(key)
     }
