@@ -17,7 +17,7 @@ mod flows;
 mod judged;
 mod sockets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -28,6 +28,7 @@ use diagnose::{Answer, Probe, Question};
 use kernel::echo::{self, Echo};
 use kernel::netns::{Netns, within};
 use kernel::nft::trace::{Flow, FlowTrace};
+use kernel::refusals::{Refusal, RefusalListener};
 use kernel::tracefs::Trace;
 
 use super::{micros, names, refusers};
@@ -109,7 +110,10 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
     let trace = Trace::open(&lengths(&probes)).ok();
     let watch = trace.is_none().then(|| Watch::begin(scene, &probes));
     let mut judges = judges(scene, &probes);
+    let listeners = listeners(&probes);
     let answers = send_all(&probes, trace.as_ref());
+    let refusals: BTreeMap<Place<'_>, Vec<Refusal>> =
+        listeners.into_iter().map(|(place, listener)| (place, listener.heard())).collect();
     let events = trace.as_ref().and_then(|trace| trace.read().ok()).unwrap_or_default();
     drop(trace);
     let counted = watch.map(|watch| watch.end(&probes, &answers));
@@ -125,27 +129,35 @@ pub(super) fn follow(scene: &Scene, all: &mut [(Question, Answer)]) {
         .iter()
         .zip(answers)
         .enumerate()
-        .map(|(place, (probe, answer))| {
-            let first = all.get(probe.number).map(|(_, answer)| answer);
-            let answer = answer.or_else(|| first.filter(|one| **one == Answer::Refused).cloned());
+        .filter_map(|(place, (probe, answer))| {
+            let (question, first) = all.get(probe.number)?;
+            let answer =
+                answer.or_else(|| Some(first.clone()).filter(|one| *one == Answer::Refused));
             if let Some(answer) = answer.as_ref().filter(|answer| **answer != Answer::Refused) {
-                return (probe.number, FollowOutcome::Answer(answer.clone()));
+                return Some((probe.number, FollowOutcome::Answer(answer.clone())));
             }
+            let by_other = answer.as_ref().and_then(|answer| {
+                let heard = refusals.get(&probe.from)?;
+                refusers::answer_of(scene, heard, &question.asked, answer)
+            });
             let mut hops = match &counted {
                 Some(counted) => counted.hops(place, probe),
                 None => chain::hops(scene, &probe.sent(), &events),
             };
             judged::add(&mut hops, scene, probe.from, &probe.flows, &heard);
-            let found = match (answer, first) {
+            let found = match (answer, by_other) {
                 (None, _) => FollowOutcome::Hops(hops),
-                (Some(_), Some(first)) if refusers::is_named(first) => FollowOutcome::Hops(hops),
+                (Some(_), _) if refusers::is_named(first) => FollowOutcome::Hops(hops),
+                (Some(_), Some(Answer::Unreachable { error, .. })) => {
+                    FollowOutcome::Answer(Answer::Unreachable { error, hops })
+                }
                 (Some(_), _) if probe.is_refused_here(scene, &hops, counted.is_none()) => {
                     let error = REFUSED.to_owned();
                     FollowOutcome::Answer(Answer::Unreachable { error, hops })
                 }
                 (Some(refused), _) => FollowOutcome::Answer(refused),
             };
-            (probe.number, found)
+            Some((probe.number, found))
         })
         .collect();
     drop(probes);
@@ -287,6 +299,24 @@ fn judges<'s>(scene: &'s Scene, probes: &[FollowedProbe<'s>]) -> Vec<Judge<'s>> 
         Some(Judge { place, trace })
     };
     places(probes).into_iter().filter_map(open).collect()
+}
+
+/// Begins to hear who refuses probes, in each namespace that sends some. Where that fails, who
+/// refuses is not known.
+fn listeners<'s>(probes: &[FollowedProbe<'s>]) -> BTreeMap<Place<'s>, RefusalListener> {
+    let mut listeners = BTreeMap::new();
+    for probe in probes {
+        if listeners.contains_key(&probe.from) {
+            continue;
+        }
+        let open = || RefusalListener::open().ok();
+        let listener = match &probe.netns {
+            Some(netns) => within(netns, open).ok().flatten(),
+            None => open(),
+        };
+        listeners.extend(listener.map(|listener| (probe.from, listener)));
+    }
+    listeners
 }
 
 /// Returns the namespaces that the probes may pass.

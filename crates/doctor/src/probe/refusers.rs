@@ -12,15 +12,27 @@ use crate::dns;
 /// other end has not.
 pub(super) fn tell(scene: &Scene, heard: &[Refusal], all: &mut [(Question, Answer)]) {
     for (question, answer) in all {
-        let Some(by) = heard.iter().find_map(|one| refuser(one, &question.asked)) else { continue };
-        let text = match answer {
-            Answer::Refused => "it was refused".to_owned(),
-            Answer::Unreachable { error, .. } => error.clone(),
-            _ => continue,
-        };
-        let error = format!("{text}{SAYS}{by}{}", who(scene, by));
-        *answer = Answer::Unreachable { error, hops: Vec::new() };
+        if let Some(named) = answer_of(scene, heard, &question.asked, answer) {
+            *answer = named;
+        }
     }
+}
+
+/// Returns the answer to a probe that another machine than the other end has refused.
+pub(super) fn answer_of(
+    scene: &Scene,
+    heard: &[Refusal],
+    asked: &Probe,
+    answer: &Answer,
+) -> Option<Answer> {
+    let text = match answer {
+        Answer::Refused => "it was refused",
+        Answer::Unreachable { error, .. } => error,
+        _ => return None,
+    };
+    let by = heard.iter().find_map(|one| refuser(one, asked))?;
+    let error = format!("{text}{SAYS}{by}{}", who(scene, by));
+    Some(Answer::Unreachable { error, hops: Vec::new() })
 }
 
 /// What stands before the address of who has refused.
