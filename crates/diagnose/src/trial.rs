@@ -73,6 +73,13 @@ impl<'l> Trials<'l> {
         }
     }
 
+    /// Says whether any probe of a way was lost or refused, even if others of it were answered.
+    #[must_use]
+    pub fn loses(&self, container: &Container, kind: WayKind) -> bool {
+        let mut sent = self.sent(container, kind, None);
+        sent.any(|(asked, answer)| self.shows(asked, answer) == Trial::Fails)
+    }
+
     /// Says whether a probe of a way was refused: by the container, or by the node if nothing leads it
     /// to the container.
     #[must_use]

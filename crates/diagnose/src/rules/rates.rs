@@ -8,7 +8,7 @@ use crate::command::within;
 use crate::finding::{Finding, Severity, WayKind};
 use crate::model::{Container, Link};
 use crate::path::{Site, uplink};
-use crate::trial::{Trial, Trials};
+use crate::trial::Trials;
 
 pub(super) const RULE: Rule =
     Rule { judges: "limits of rates", ids: &["rate-too-low"], judge, ..Rule::NONE };
@@ -28,9 +28,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for container in containers(look) {
         // What the gateway answers waits in the bucket, too.
-        let loses = WayKind::BY_LINK
-            .iter()
-            .any(|kind| trials.of_way(container, *kind, None) == Trial::Fails);
+        let loses = WayKind::BY_LINK.iter().any(|kind| trials.loses(container, *kind));
         let mut limited: Vec<(&Link, bool)> = Vec::new();
         let every = FAMILIES.iter().flat_map(|family| Site::every(look.scene, container, *family));
         let own = container.attachments.iter().map(|one| one.ifname.as_str());
@@ -115,8 +113,8 @@ fn told(link: &Link, container: &Container, is_inside: bool, loses: bool) -> Opt
 mod tests {
     use super::*;
     use crate::model::{Rate, Scene};
-    use crate::path::samples::node;
-    use crate::question::Answers;
+    use crate::path::samples::{ip, node};
+    use crate::question::{Answer, Answers, Probe, Question};
 
     fn told(scene: &Scene) -> Vec<String> {
         let answers = Answers::default();
@@ -176,6 +174,22 @@ mod tests {
             found.iter().map(|one| (one.severity, one.says.as_str())).collect();
         let says = "veth2 may send 20000 bit/s, so a packet of 1500 bytes takes 600 ms, and transfers nearly stop";
         assert_eq!(told, [(Severity::Warning, says)]);
+        // The gateway gives its address, and its answer to an echo request waits in the bucket.
+        let gateway = ip("10.88.0.1");
+        let asked = [
+            (Probe::WhoHas { address: gateway, link: "eth0".to_owned() }, true),
+            (Probe::Echo { to: gateway }, false),
+        ];
+        let all = asked.map(|(asked, is_answered)| {
+            let answer = match is_answered {
+                true => Answer::Owners { macs: vec!["02:00:00:00:00:01".to_owned()] },
+                false => Answer::Silent { hops: Vec::new() },
+            };
+            (Question { from: Some("c2".to_owned()), asked }, answer)
+        });
+        let answers = Answers { all: all.to_vec() };
+        let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+        assert_eq!(found[0].severity, Severity::Error);
     }
 
     #[test]
