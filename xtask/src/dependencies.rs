@@ -111,9 +111,8 @@ const CONFINED: [(&str, &[&str]); 15] = [
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon", "netwright-service-kit"]),
     ("regex-lite", &["netwright-plugins"]),
-    // What `netwright-daemon` still names of these two are kinds of objects, and writes.
-    ("k8s-openapi", &["netwright-cluster-client", "netwright-daemon"]),
-    ("kube", &["netwright-cluster-client", "netwright-daemon"]),
+    ("k8s-openapi", &["netwright-cluster-client"]),
+    ("kube", &["netwright-cluster-client"]),
     ("hyper-", &["netwright-cluster-client"]),
     ("tower", &["netwright-cluster-client"]),
     ("tokio", &["netwright-cluster-client", "netwright-daemon", "netwright-service-kit"]),

@@ -10,11 +10,11 @@ use http::{Request, Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use kube::api::PatchParams;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+pub use kube::Client;
+use kube::Config;
 use service_kit::stop::words;
 use thiserror::Error;
 use tokio::sync::Mutex;
@@ -334,6 +334,19 @@ pub enum ApiError {
     /// The object does not exist, or it is another one of the same name.
     #[error("the API server has no such object: {0}")]
     Gone(String),
+    /// The server does not have the kind of objects.
+    #[error("the API server does not have this kind of objects: {0}")]
+    NoKind(String),
+    /// There is an object of that name.
+    #[error("the API server has such an object: {0}")]
+    Exists(String),
+    /// The object has another version by now.
+    #[error("another writer was quicker: {0}")]
+    Conflict(String),
+    /// Our token is not accepted, or our rights do not suffice. It may be renewed, and they may be
+    /// granted, in a moment.
+    #[error("the API server does not permit it: {0}")]
+    Forbidden(String),
     /// It may succeed later.
     #[error("the API server does not answer: {0}")]
     Away(String),
@@ -342,13 +355,36 @@ pub enum ApiError {
     Refused(String),
 }
 
-/// Returns how patches are written: the server notes who manages their fields.
-pub fn patch_params(manager: &str) -> PatchParams {
-    PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() }
+impl ApiError {
+    /// Says whether the object is not there, nor any other of its kind.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self, ApiError::Gone(_) | ApiError::NoKind(_))
+    }
+
+    /// Says whether the same request may succeed later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, ApiError::Conflict(_) | ApiError::Forbidden(_) | ApiError::Away(_))
+    }
+
+    /// Returns what the server said, or why it said nothing.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        match self {
+            ApiError::Gone(text)
+            | ApiError::NoKind(text)
+            | ApiError::Exists(text)
+            | ApiError::Conflict(text)
+            | ApiError::Forbidden(text)
+            | ApiError::Away(text)
+            | ApiError::Refused(text) => text,
+        }
+    }
 }
 
 /// Puts a timeout on a request.
-pub async fn within<T>(
+pub(crate) async fn within<T>(
     question: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, ApiError> {
     match tokio::time::timeout(ANSWER_TIME, question).await {
@@ -360,14 +396,16 @@ pub async fn within<T>(
 pub(crate) fn api_error(error: &kube::Error) -> ApiError {
     let kube::Error::Api(status) = error else { return ApiError::Away(words(error)) };
     let text = status.message.clone();
+    // For an unknown kind the server names no object.
+    let names_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
     match status.code {
-        404 => ApiError::Gone(text),
-        // Another writer was quicker, there are too many requests, the server starts or stops, or
-        // it cannot reach its store.
-        409 if status.reason != "AlreadyExists" => ApiError::Away(text),
-        // Our token may be renewed, or our rights granted, in a moment: the reason is reported
-        // meanwhile.
-        401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
+        404 if names_object => ApiError::Gone(text),
+        404 => ApiError::NoKind(text),
+        409 if status.reason == "AlreadyExists" => ApiError::Exists(text),
+        409 => ApiError::Conflict(text),
+        401 | 403 => ApiError::Forbidden(text),
+        // There are too many requests, the server starts or stops, or it cannot reach its store.
+        408 | 410 | 429 | 500..=599 => ApiError::Away(text),
         _ => ApiError::Refused(text),
     }
 }

@@ -6,15 +6,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use kube::api::{Api, ListParams};
+use futures_util::{Stream, StreamExt as _};
+use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::watcher::{self, Config};
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
-use crate::api_server::{ApiError, api_error, within};
+use crate::api_server::{ApiError, Client, api_error};
+use crate::objects::{Collection, FollowedObject, Metadata, ObjectKind, WatchedObject};
 
 /// After a watch broke: how long no attempt may fail before the server is asked for one object. An
 /// attempt that fails takes less time.
@@ -68,24 +69,26 @@ impl<T> ObjectEvent<T> {
 
 /// Which objects are followed.
 #[derive(Clone)]
-pub struct Follow<K> {
-    objects: Api<K>,
+pub struct Follow {
+    client: Client,
+    kind: ObjectKind,
     config: Config,
 }
 
-impl<K> Debug for Follow<K> {
+impl Debug for Follow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Follow").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Follow")
+            .field("kind", &self.kind)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
-impl<K> Follow<K>
-where
-    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    /// Follows all objects of an API.
-    pub fn new(objects: Api<K>) -> Self {
-        Follow { objects, config: watcher::Config::default().page_size(PAGE) }
+impl Follow {
+    /// Follows all objects of a kind.
+    #[must_use]
+    pub fn new(client: &Client, kind: ObjectKind) -> Self {
+        Follow { client: client.clone(), kind, config: watcher::Config::default().page_size(PAGE) }
     }
 
     /// Follows only those whose fields match ("Field Selectors").
@@ -108,17 +111,38 @@ where
 
     /// Begins to list and watch, in a task of its own that ends with what is returned. `read` is what
     /// is kept of an object.
-    pub fn begin<T: Send + 'static>(&self, read: impl Fn(K) -> T + Send + 'static) -> Objects<T> {
+    pub fn begin<K: FollowedObject, T: Send + 'static>(
+        &self,
+        read: impl Fn(K) -> T + Send + 'static,
+    ) -> Objects<T> {
+        let objects: Api<WatchedObject<K>> = Api::all_with(self.client.clone(), &self.kind);
+        let stream = watcher::watcher(objects, self.config.clone());
+        self.spawn(stream, move |one: WatchedObject<K>| read(one.object))
+    }
+
+    /// The same for objects of which only the metadata is kept: the server sends nothing else.
+    pub fn begin_metadata<T: Send + 'static>(
+        &self,
+        read: impl Fn(Metadata) -> T + Send + 'static,
+    ) -> Objects<T> {
+        let objects: Api<PartialObjectMeta<WatchedObject<Value>>> =
+            Api::all_with(self.client.clone(), &self.kind);
+        let stream = watcher::watcher(objects, self.config.clone());
+        self.spawn(stream, move |one| read(one.metadata.into()))
+    }
+
+    fn spawn<K: Send + 'static, T: Send + 'static>(
+        &self,
+        stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send + 'static,
+        read: impl Fn(K) -> T + Send + 'static,
+    ) -> Objects<T> {
         let (to, changes) = channel(WAITING);
-        let stream = watcher::watcher(self.objects.clone(), self.config.clone());
         let task = tokio::spawn(follow(stream, read, to));
-        let objects = Arc::new(self.objects.clone());
+        // It writes nothing.
+        let objects = Arc::new(Collection::all(&self.client, self.kind, ""));
         let probe = move || -> BoxFuture<'static, bool> {
             let objects = Arc::clone(&objects);
-            Box::pin(async move {
-                let one = ListParams::default().limit(1);
-                within(objects.list_metadata(&one)).await.is_ok()
-            })
+            Box::pin(async move { objects.probe().await.is_ok() })
         };
         Objects { changes, task, probe: Box::new(probe), quiet: QUIET, is_silent: false }
     }
@@ -173,12 +197,10 @@ impl<T> Drop for Objects<T> {
 /// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
 /// long ago (410).
 async fn follow<K, T>(
-    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
+    stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
     read: impl Fn(K) -> T,
     to: Sender<ObjectEvent<T>>,
-) where
-    K: kube::ResourceExt,
-{
+) {
     let mut stream = pin!(stream);
     let mut pause = FIRST_RETRY_DELAY;
     while let Some(event) = stream.next().await {

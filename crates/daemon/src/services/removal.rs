@@ -9,10 +9,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster_client::api_server::{self, CONNECT_TIME};
-use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::core::GroupVersionKind;
+use cluster_client::api_server::{self, ApiError, CONNECT_TIME, Client};
+use cluster_client::objects::{Collection, ListQuery, ObjectKind, POD, Page};
 use serde_json::{Value, json};
 use service_kit::asynchronous::runtime;
 use service_kit::stdio;
@@ -21,6 +19,15 @@ use tokio::time::sleep;
 
 /// The chart's DaemonSets with containers that turn a node back, or that would undo it.
 const NAMES: [&str; 3] = ["netwright", "netwright-policy", "netwright-routing"];
+
+const DAEMON_SET: ObjectKind =
+    ObjectKind { group: "apps", version: "v1", kind: "DaemonSet", plural: "daemonsets" };
+
+/// Our name: the field manager of what is written.
+const MANAGER: &str = "netwrightd-agent";
+
+/// How many pods a page of a list has.
+const PAGE: u32 = 500;
 
 /// The annotation of a DaemonSet that exists only for the removal.
 const MADE: &str = "netwright.io/made-for-removal";
@@ -51,7 +58,7 @@ pub(crate) fn run(
     let end = Instant::now() + timeout;
     runtime(1)?.block_on(async {
         let client = api_server::client(kubeconfig, CONNECT_TIME, true).await.map_err(failed)?;
-        let cluster = Cluster::new(client, namespace);
+        let cluster = Cluster::new(&client, namespace);
         stdio::say(BEFORE);
         cluster.replace_all(&wanted, end).await?;
         cluster.wait(&wanted, end, timeout).await?;
@@ -63,15 +70,14 @@ pub(crate) fn run(
 
 struct Cluster<'n> {
     namespace: &'n str,
-    daemon_sets: Api<DynamicObject>,
-    pods: Api<DynamicObject>,
+    daemon_sets: Collection,
+    pods: Collection,
 }
 
 impl<'n> Cluster<'n> {
-    fn new(client: Client, namespace: &'n str) -> Self {
-        let of = |group, kind| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-        let api = |resource| Api::namespaced_with(client.clone(), namespace, resource);
-        Cluster { namespace, daemon_sets: api(&of("apps", "DaemonSet")), pods: api(&of("", "Pod")) }
+    fn new(client: &Client, namespace: &'n str) -> Self {
+        let of = |kind| Collection::of_namespace(client, kind, namespace, MANAGER);
+        Cluster { namespace, daemon_sets: of(DAEMON_SET), pods: of(POD) }
     }
 
     /// Puts each DaemonSet in the place of the one that runs. Services without one end, since they
@@ -90,24 +96,32 @@ impl<'n> Cluster<'n> {
         Ok(())
     }
 
-    async fn replace(&self, name: &str, wanted: Option<&Value>) -> Result<(), kube::Error> {
-        let running = self.daemon_sets.get_opt(name).await?;
+    /// Returns a DaemonSet, if there is one of this name.
+    async fn find(&self, name: &str) -> Result<Option<Value>, ApiError> {
+        match self.daemon_sets.get(name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(ApiError::Gone(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn replace(&self, name: &str, wanted: Option<&Value>) -> Result<(), ApiError> {
+        let running = self.find(name).await?;
         match (running, wanted) {
             (None, None) => {}
             (Some(_), None) => {
-                self.daemon_sets.delete(name, &DeleteParams::default()).await?;
+                self.daemon_sets.delete(name, None).await?;
             }
             (Some(mut running), Some(wanted)) => {
                 for part in ["template", "updateStrategy"] {
-                    running.data["spec"][part] = wanted["spec"][part].clone();
+                    running["spec"][part] = wanted["spec"][part].clone();
                 }
-                self.daemon_sets.replace(name, &PostParams::default(), &running).await?;
+                self.daemon_sets.replace::<Value>(name, running).await?;
             }
             (None, Some(wanted)) => {
                 let mut wanted = wanted.clone();
                 wanted["metadata"]["annotations"] = json!({MADE: "true"});
-                let wanted = serde_json::from_value(wanted).map_err(kube::Error::SerdeError)?;
-                self.daemon_sets.create(&PostParams::default(), &wanted).await?;
+                self.daemon_sets.create::<Value>(wanted).await?;
             }
         }
         Ok(())
@@ -138,7 +152,7 @@ impl<'n> Cluster<'n> {
     }
 
     /// Returns the nodes that are not turned back, each with its pod.
-    async fn waiting(&self, wanted: &[Value]) -> Result<BTreeSet<String>, kube::Error> {
+    async fn waiting(&self, wanted: &[Value]) -> Result<BTreeSet<String>, ApiError> {
         let mut waiting = BTreeSet::new();
         for wanted in wanted {
             let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
@@ -147,19 +161,16 @@ impl<'n> Cluster<'n> {
             if !containers.as_array().is_some_and(|all| all.iter().any(turns_back)) {
                 continue;
             }
-            let found = self.daemon_sets.get(name).await?;
-            let pods = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
-            let pods = self.pods.list(&pods).await?;
-            let open = pods.items.iter().filter(|pod| !is_done(&pod.data));
+            let found: Value = self.daemon_sets.get(name).await?;
             let before = waiting.len();
-            waiting.extend(open.map(|pod| {
-                let node = pod.data["spec"]["nodeName"].as_str().unwrap_or("no node");
-                format!("{node} ({})", pod.metadata.name.as_deref().unwrap_or_default())
+            waiting.extend(self.pods_of(name).await?.iter().filter(|pod| !is_done(pod)).map(|pod| {
+                let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+                format!("{node} ({})", pod["metadata"]["name"].as_str().unwrap_or_default())
             }));
-            let status = &found.data["status"];
+            let status = &found["status"];
             let number = |of: &str| status[of].as_i64().unwrap_or_default();
-            let is_seen =
-                found.metadata.generation.unwrap_or_default() <= number("observedGeneration");
+            let generation = found["metadata"]["generation"].as_i64().unwrap_or_default();
+            let is_seen = generation <= number("observedGeneration");
             let nodes = number("desiredNumberScheduled");
             let done = number("updatedNumberScheduled").min(number("numberReady"));
             if before == waiting.len() && (!is_seen || done < nodes) {
@@ -169,13 +180,26 @@ impl<'n> Cluster<'n> {
         Ok(waiting)
     }
 
+    /// Returns the pods of a DaemonSet.
+    async fn pods_of(&self, name: &str) -> Result<Vec<Value>, ApiError> {
+        let mut all = Vec::new();
+        let mut query =
+            Some(ListQuery::pages_of(PAGE).labels(&format!("app.kubernetes.io/name={name}")));
+        while let Some(asked) = query {
+            let page: Page<Value> = self.pods.page(&asked).await?;
+            query = asked.after(&page);
+            all.extend(page.items);
+        }
+        Ok(all)
+    }
+
     /// Removes the DaemonSets that Helm does not know.
     async fn remove_made(&self, wanted: &[Value]) {
         for name in wanted.iter().filter_map(|one| one["metadata"]["name"].as_str()) {
-            let found = self.daemon_sets.get_opt(name).await;
-            let annotations = found.ok().flatten().and_then(|found| found.metadata.annotations);
+            let found = self.daemon_sets.metadata(name).await;
+            let annotations = found.ok().and_then(|found| found.annotations);
             if annotations.is_some_and(|all| all.contains_key(MADE))
-                && let Err(error) = self.daemon_sets.delete(name, &DeleteParams::default()).await
+                && let Err(error) = self.daemon_sets.delete(name, None).await
             {
                 let error = words(&error);
                 stdio::complain(&format!("the DaemonSet {name} stays, delete it: {error}\n"));
@@ -194,6 +218,6 @@ fn is_done(pod: &Value) -> bool {
 }
 
 /// Says whether another try would fail in the same way.
-fn is_final(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if [401, 403, 422].contains(&status.code))
+fn is_final(error: &ApiError) -> bool {
+    matches!(error, ApiError::Forbidden(_) | ApiError::Refused(_))
 }

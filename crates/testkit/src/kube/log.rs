@@ -19,6 +19,8 @@ pub struct LoggedRequest {
     pub content_type: String,
     /// The body.
     pub body: String,
+    /// Only metadata was asked for.
+    pub is_metadata_only: bool,
     /// The client.
     pub user_agent: String,
     /// The answer's code.

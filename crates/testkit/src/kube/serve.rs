@@ -103,6 +103,7 @@ fn asked(request: &Request, target: Option<&Target>) -> LoggedRequest {
         line: format!("{} {}", request.method, request.raw_target),
         content_type: request.header("content-type").to_owned(),
         body: String::from_utf8_lossy(&request.body).into_owned(),
+        is_metadata_only: metadata_only(request),
         user_agent: request.header("user-agent").to_owned(),
         ..LoggedRequest::default()
     };

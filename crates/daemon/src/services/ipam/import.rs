@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use cluster_client::objects::{NODE, ObjectKind, POD};
 use cluster_ipam::import::{self, ImportReport, ImportSource, PLURALS, Plan};
 use serde_json::json;
 use service_kit::stdio;
@@ -15,12 +16,12 @@ use super::{objects, store};
 pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     let mut found = ImportSource::default();
     if import.files.is_empty() {
-        let whereabouts =
-            PLURALS.map(|(kind, plural)| (import::GROUP, import::VERSION, kind, plural));
-        let mut kinds = whereabouts.to_vec();
+        let (group, version) = (import::GROUP, import::VERSION);
+        let pools = PLURALS.map(|(kind, plural)| ObjectKind { group, version, kind, plural });
+        let mut kinds = pools.to_vec();
         // Read after the pools: a pod that comes meanwhile is seen, and one that goes is not
         // needed.
-        kinds.extend([("", "v1", "Node", "nodes"), ("", "v1", "Pod", "pods")]);
+        kinds.extend([NODE, POD]);
         let all = objects::foreign(flags.kubeconfig.as_deref(), &kinds).await.map_err(failed)?;
         found.that_is_all_pods();
         all.iter().for_each(|(kind, object)| found.object(object, kind));

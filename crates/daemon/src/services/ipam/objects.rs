@@ -7,14 +7,11 @@
 
 use std::path::Path;
 
-use cluster_client::api_server::{self, ConnectError};
+use cluster_client::api_server::{self, ApiError, Client, ConnectError};
+use cluster_client::objects::{Collection, ListQuery, Metadata, NODE, ObjectKind, Page};
 use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
-use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::api::{GroupVersionKind, Preconditions};
-use serde_json::{Value, json};
-use service_kit::stop::words;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
 
 use super::http::{ANSWER_TIME, CONNECT_TIME, wait};
@@ -62,26 +59,26 @@ impl Objects {
         }
     }
 
-    fn of(&self, kind: Kind) -> Api<DynamicObject> {
-        Api::all_with(self.client.clone(), &resource(kind))
+    fn of(&self, kind: Kind) -> Collection {
+        Collection::all(&self.client, kind_of(kind), MANAGER)
     }
 
     fn wait<T>(
         &self,
-        question: impl Future<Output = Result<T, kube::Error>>,
+        question: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, StoreError> {
-        wait(&self.handle, ANSWER_TIME, async { question.await.map_err(|error| refusal(&error)) })
+        wait(&self.handle, ANSWER_TIME, async { question.await.map_err(refusal) })
     }
 }
 
-pub(super) fn resource(kind: Kind) -> ApiResource {
-    let (name, plural) = match kind {
+pub(super) fn kind_of(kind: Kind) -> ObjectKind {
+    let (kind, plural) = match kind {
         Kind::Space => ("AddressSpace", "addressspaces"),
         Kind::Block => ("AddressBlock", "addressblocks"),
         Kind::Node => ("AddressNode", "addressnodes"),
         Kind::Sticky => ("StickyAddress", "stickyaddresses"),
     };
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, name), plural)
+    ObjectKind { group: GROUP, version: VERSION, kind, plural }
 }
 
 /// Returns a name that an object may have (RFC 1123) and that no other record has: readable, with a
@@ -111,58 +108,56 @@ fn label(text: &str) -> String {
     cni::owner::sha512_hex(text, 32)
 }
 
-fn object(key: &Key, was: Option<&Revision>, value: &Value) -> DynamicObject {
+fn object(key: &Key, was: Option<&Revision>, value: &Value) -> Value {
     let mut spec = value.clone();
     spec["key"] = json!(key.name);
-    let mut object = DynamicObject::new(&object_name(key), &resource(key.kind));
-    object.metadata.resource_version = was.map(|revision| revision.0.clone());
     let labels = [(NODE_LABEL, &value["node"]), (SPACE_LABEL, &value["space"])];
-    let labels = labels
+    let labels: Map<String, Value> = labels
         .into_iter()
-        .filter_map(|(name, value)| value.as_str().map(|text| (name.to_owned(), label(text))));
-    object.metadata.labels = Some(labels.collect());
-    object.data = json!({"spec": spec});
-    object
+        .filter_map(|(name, value)| value.as_str().map(|text| (name.to_owned(), label(text).into())))
+        .collect();
+    let mut metadata = json!({"name": object_name(key), "labels": labels});
+    if let Some(was) = was {
+        metadata["resourceVersion"] = json!(was.0);
+    }
+    json!({"metadata": metadata, "spec": spec})
 }
 
-pub(super) fn entry(kind: Kind, mut object: DynamicObject) -> Option<Entry> {
-    let revision = Revision(object.metadata.resource_version?);
-    let mut value = object.data["spec"].take();
+pub(super) fn entry(kind: Kind, mut object: Value) -> Option<Entry> {
+    let revision = Revision(object["metadata"]["resourceVersion"].as_str()?.to_owned());
+    let mut value = object["spec"].take();
     let name = value.as_object_mut()?.remove("key")?.as_str()?.to_owned();
     Some(Entry { key: Key::new(kind, name), revision, value })
 }
 
-fn revision(object: DynamicObject) -> Result<Revision, StoreError> {
+/// What the server answers to a write.
+#[derive(Deserialize)]
+struct WrittenObject {
+    metadata: Metadata,
+}
+
+fn revision(object: WrittenObject) -> Result<Revision, StoreError> {
     let version = object.metadata.resource_version;
     version
         .map(Revision)
         .ok_or_else(|| StoreError::Away("an object without a resource version".to_owned()))
 }
 
-fn refusal(error: &kube::Error) -> StoreError {
-    let kube::Error::Api(status) = error else { return StoreError::Away(words(error)) };
-    let text = status.message.clone();
-    match status.code {
-        404 | 409 => StoreError::Conflict,
-        // Too many requests, the server starts or stops or cannot reach its store, or a token is
-        // renewed or rights are being granted: it is tried again, and the reason is reported
-        // meanwhile.
-        401 | 403 | 408 | 410 | 429 | 500..=599 => StoreError::Away(text),
-        _ => StoreError::Refused(text),
+fn refusal(error: ApiError) -> StoreError {
+    match error {
+        ApiError::Gone(_) | ApiError::NoKind(_) | ApiError::Exists(_) | ApiError::Conflict(_) => {
+            StoreError::Conflict
+        }
+        error if error.may_pass() => StoreError::Away(error.into_text()),
+        error => StoreError::Refused(error.into_text()),
     }
 }
 
 /// Returns `None` for a read of an object that does not exist.
-fn unless_absent<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+fn unless_absent<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match answer {
         Ok(found) => Ok(Some(found)),
-        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
-            // An undefined kind gets the same answer, but without the name of the requested object.
-            if status.details.as_ref().is_none_or(|details| details.name.is_empty()) {
-                return Err(kube::Error::Api(status));
-            }
-            Ok(None)
-        }
+        Err(ApiError::Gone(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -183,33 +178,22 @@ fn reading(error: StoreError) -> StoreError {
 /// [`StoreError`].
 pub(super) async fn foreign(
     kubeconfig: Option<&Path>,
-    kinds: &[(&str, &str, &'static str, &str)],
+    kinds: &[ObjectKind],
 ) -> Result<Vec<(&'static str, Value)>, StoreError> {
     let server = Objects::new(kubeconfig, Handle::current()).await;
     let server = server.map_err(|error| StoreError::Refused(error.to_string()))?;
     let mut all = Vec::new();
-    for &(group, version, kind, plural) in kinds {
-        let kind_of = GroupVersionKind::gvk(group, version, kind);
-        let api: Api<DynamicObject> = Api::all_with(
-            server.client.clone(),
-            &ApiResource::from_gvk_with_plural(&kind_of, plural),
-        );
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = match api.list(&params).await {
+    for &kind in kinds {
+        let objects = Collection::all(&server.client, kind, MANAGER);
+        let mut query = Some(ListQuery::pages_of(PAGE));
+        while let Some(asked) = query {
+            let page: Page<Value> = match objects.page(&asked).await {
                 Ok(page) => page,
-                Err(kube::Error::Api(status)) if status.code == 404 => break,
-                Err(error) => return Err(refusal(&error)),
+                Err(error) if error.is_absence() => break,
+                Err(error) => return Err(refusal(error)),
             };
-            let more = page.metadata.continue_.filter(|token| !token.is_empty());
-            for object in page.items {
-                let value = serde_json::to_value(&object);
-                all.push((kind, value.map_err(|error| StoreError::Refused(error.to_string()))?));
-            }
-            match more {
-                Some(token) => params.continue_token = Some(token),
-                None => break,
-            }
+            query = asked.after(&page);
+            all.extend(page.items.into_iter().map(|object| (kind.kind, object)));
         }
     }
     Ok(all)
@@ -217,10 +201,11 @@ pub(super) async fn foreign(
 
 impl Store for Objects {
     fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
-        let (api, name) = (self.of(key.kind), object_name(key));
-        let found = self.wait(async { unless_absent(api.get(&name).await) }).map_err(reading)?;
-        let Some(object) = found else { return Ok(None) };
-        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let (objects, name) = (self.of(key.kind), object_name(key));
+        let found = self.wait(async { unless_absent(objects.get(&name).await) }).map_err(reading)?;
+        let Some(object): Option<Value> = found else { return Ok(None) };
+        let version =
+            object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         // An object with another name, or without a record, is returned as found, with no owner.
         let found = entry(key.kind, object).filter(|entry| entry.key == *key);
         Ok(Some(found.unwrap_or_else(|| Entry {
@@ -231,40 +216,31 @@ impl Store for Objects {
     }
 
     fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError> {
-        let api = self.of(kind);
-        let mut params = ListParams::default().limit(PAGE);
-        match filter {
-            Filter::All => {}
-            Filter::Space(space) => {
-                params = params.labels(&of_space(space));
-            }
-            Filter::Node(node) => {
-                params = params.labels(&format!("{NODE_LABEL}={}", label(node)));
-            }
-        }
+        let objects = self.of(kind);
+        let all = ListQuery::pages_of(PAGE);
+        let mut query = Some(match filter {
+            Filter::All => all,
+            Filter::Space(space) => all.labels(&of_space(space)),
+            Filter::Node(node) => all.labels(&format!("{NODE_LABEL}={}", label(node))),
+        });
         let mut all = Vec::new();
-        loop {
+        while let Some(asked) = query {
             let begun = self.moments.begin();
-            let page = self.wait(api.list(&params)).map_err(reading)?;
-            if params.continue_token.is_none() {
+            let page: Page<Value> = self.wait(objects.page(&asked)).map_err(reading)?;
+            if asked.is_first() {
                 // Later pages are from the same moment as the first.
                 self.heard(begun, page.metadata.resource_version.as_deref());
             }
-            let more = page.metadata.continue_.filter(|token| !token.is_empty());
+            query = asked.after(&page);
             all.extend(page.items.into_iter().filter_map(|object| entry(kind, object)));
-            match more {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(all),
-            }
         }
+        Ok(all)
     }
 
     fn create(&self, key: &Key, value: &Value) -> Result<Revision, StoreError> {
-        let (api, object) = (self.of(key.kind), object(key, None, value));
-        let params =
-            PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let (objects, object) = (self.of(key.kind), object(key, None, value));
         let begun = self.moments.begin();
-        let revision = revision(self.wait(api.create(&params, &object))?)?;
+        let revision = revision(self.wait(objects.create(object))?)?;
         self.heard(begun, Some(&revision.0));
         Ok(revision)
     }
@@ -287,11 +263,9 @@ impl Store for Objects {
     }
 
     fn update(&self, key: &Key, was: &Revision, value: &Value) -> Result<Revision, StoreError> {
-        let (api, object) = (self.of(key.kind), object(key, Some(was), value));
-        let params =
-            PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let (objects, object) = (self.of(key.kind), object(key, Some(was), value));
         let begun = self.moments.begin();
-        let revision = revision(self.wait(api.replace(&object_name(key), &params, &object))?)?;
+        let revision = revision(self.wait(objects.replace(&object_name(key), object))?)?;
         if revision != *was {
             // A write that changes nothing gets no new version.
             self.heard(begun, Some(&revision.0));
@@ -312,15 +286,13 @@ impl Store for Objects {
     }
 
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError> {
-        let api = self.of(key.kind);
-        let only = Preconditions { resource_version: Some(was.0.clone()), uid: None };
-        let params = DeleteParams::default().preconditions(only);
-        self.wait(api.delete(&object_name(key), &params)).map(|_| ())
+        let objects = self.of(key.kind);
+        self.wait(objects.delete(&object_name(key), Some(&was.0)))
     }
 
     fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let found = self.wait(async { unless_absent(nodes.get_metadata(node).await) });
+        let nodes = Collection::all(&self.client, NODE, MANAGER);
+        let found = self.wait(async { unless_absent(nodes.metadata(node).await) });
         found.map(|found| found.is_none())
     }
 }
@@ -344,8 +316,8 @@ mod tests {
         let key = Key::new(Kind::Block, "default/10.0.0.64-26");
         let value = json!({"space": "default", "block": "10.0.0.64/26", "node": "n1", "epoch": 3});
         let mut written = object(&key, Some(&Revision("7".into())), &value);
-        assert_eq!(written.metadata.labels.as_ref().map(std::collections::BTreeMap::len), Some(2));
-        written.metadata.resource_version = Some("8".into());
+        assert_eq!(written["metadata"]["labels"].as_object().map(Map::len), Some(2));
+        written["metadata"]["resourceVersion"] = "8".into();
         let read = entry(Kind::Block, written).unwrap();
         assert_eq!((read.key, read.revision.0.as_str(), read.value), (key, "8", value));
     }

@@ -1,22 +1,21 @@
 //! What the service publishes, for other services that read it: records in the API server, or in
 //! etcd.
 
+use cluster_client::api_server::Client;
 use cluster_client::etcd::Pair;
 use cluster_client::follow::Follow;
 use cluster_ipam::store::{Entry, Kind};
-use kube::Client;
-use kube::api::{Api, DynamicObject};
+use serde_json::Value;
 
 use super::{etcd, objects};
 
 /// Follows a kind of records of a space.
-pub(in super::super) fn of_space(client: Client, kind: Kind, space: &str) -> Follow<DynamicObject> {
-    let records = Api::all_with(client, &objects::resource(kind));
-    Follow::new(records).labels(&objects::of_space(space))
+pub(in super::super) fn of_space(client: &Client, kind: Kind, space: &str) -> Follow {
+    Follow::new(client, objects::kind_of(kind)).labels(&objects::of_space(space))
 }
 
 /// Returns the record of an object.
-pub(in super::super) fn of_object(kind: Kind, object: DynamicObject) -> Option<Entry> {
+pub(in super::super) fn of_object(kind: Kind, object: Value) -> Option<Entry> {
     objects::entry(kind, object)
 }
 

@@ -1,4 +1,4 @@
-//! The API server. The only file that knows which crate talks to it.
+//! The API server: what multi-network asks it, and writes.
 //!
 //! Pods are listed and watched without their specifications (API concepts, "Metadata only"): a
 //! tenth of the traffic, and of the memory while they are read.
@@ -8,19 +8,24 @@ use std::fmt::Debug;
 use std::path::Path;
 
 pub(super) use cluster_client::api_server::ApiError;
-use cluster_client::api_server::{self, CONNECT_TIME, ConnectError, patch_params, within};
+use cluster_client::api_server::{self, CONNECT_TIME, Client, ConnectError};
 use cluster_client::follow::Follow;
 pub(super) use cluster_client::follow::{ObjectEvent, Objects};
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::api::{Api as Collection, ApiResource, DynamicObject, GroupVersionKind};
-use kube::api::{PartialObjectMeta, Patch, PostParams};
-use kube::{Client, ResourceExt as _};
+use cluster_client::objects::{Collection, EVENT, Metadata, NODE, ObjectKind, POD};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub(super) use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Our name: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
+
+const DEFINITION: ObjectKind = ObjectKind {
+    group: "k8s.cni.cncf.io",
+    version: "v1",
+    kind: "NetworkAttachmentDefinition",
+    plural: "network-attachment-definitions",
+};
 
 /// The API server.
 #[derive(Clone)]
@@ -49,38 +54,35 @@ impl Api {
 
     /// Follows the pods of a node.
     pub(super) fn follow_pods(&self, node: &str) -> Objects<PodFacts> {
-        let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.watching.clone());
-        Follow::new(pods).fields(&format!("spec.nodeName={node}")).begin(pod_facts)
+        let pods = Follow::new(&self.watching, POD).fields(&format!("spec.nodeName={node}"));
+        pods.begin_metadata(pod_facts)
     }
 
     /// Follows all definitions.
     pub(super) fn follow_definitions(&self) -> Objects<DefinitionFacts> {
-        let all = Collection::all_with(self.watching.clone(), &definition_kind());
-        Follow::new(all).begin(definition_facts)
+        Follow::new(&self.watching, DEFINITION).begin(|definition: Value| definition_facts(&definition))
     }
 
     /// Reads a pod.
     pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<PodFacts, ApiError> {
-        let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), namespace);
-        within(pods.get_metadata(name)).await.map(pod_facts)
+        self.of_namespace(POD, namespace).metadata(name).await.map(pod_facts)
     }
 
     /// Reads the names of a pod's containers, in the order in which the kubelet lists their
     /// devices: those that start before the others and stay, the others, those that end first.
     /// [`ApiError::Gone`] if it is another pod by now.
     pub(super) async fn containers(&self, pod: &PodFacts) -> Result<Vec<String>, ApiError> {
-        let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), &pod.namespace);
-        let found = within(pods.get(&pod.name)).await?;
-        if found.metadata.uid.as_deref() != Some(&pod.uid) {
+        let found: Pod = self.of_namespace(POD, &pod.namespace).get(&pod.name).await?;
+        if found.metadata.uid != pod.uid {
             return Err(ApiError::Gone(pod.name.clone()));
         }
-        let spec = found.spec.unwrap_or_default();
-        let (stay, end): (Vec<_>, Vec<_>) = spec
+        let (stay, end): (Vec<_>, Vec<_>) = found
+            .spec
             .init_containers
             .unwrap_or_default()
             .into_iter()
             .partition(|one| one.restart_policy.as_deref() == Some("Always"));
-        let all = stay.into_iter().chain(spec.containers).chain(end);
+        let all = stay.into_iter().chain(found.spec.containers).chain(end);
         Ok(all.map(|container| container.name).collect())
     }
 
@@ -90,10 +92,8 @@ impl Api {
         namespace: &str,
         name: &str,
     ) -> Result<DefinitionFacts, ApiError> {
-        let kind = definition_kind();
-        let all: Collection<DynamicObject> =
-            Collection::namespaced_with(self.client.clone(), namespace, &kind);
-        within(all.get(name)).await.map(definition_facts)
+        let found: Value = self.of_namespace(DEFINITION, namespace).get(name).await?;
+        Ok(definition_facts(&found))
     }
 
     /// Sets annotations of a pod, if it is still the one with that UID.
@@ -106,14 +106,12 @@ impl Api {
         pod: &PodFacts,
         annotations: &BTreeMap<String, String>,
     ) -> Result<(), ApiError> {
-        let pods: Collection<Pod> = Collection::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({"metadata": {"uid": pod.uid, "annotations": annotations}});
-        let (params, patch) = (patch_params(MANAGER), Patch::Merge(&patch));
-        match within(pods.patch_status(&pod.name, &params, &patch)).await {
+        match self.of_namespace(POD, &pod.namespace).patch_status(&pod.name, &patch).await {
             Err(ApiError::Refused(what)) if what.contains("metadata.uid") => {
                 Err(ApiError::Gone(what))
             }
-            other => other.map(|_| ()),
+            other => other,
         }
     }
 
@@ -125,23 +123,19 @@ impl Api {
         event: &Value,
         patch: Option<&Value>,
     ) -> Result<(), ApiError> {
-        let events: Collection<Event> = Collection::namespaced(self.client.clone(), namespace);
+        let events = self.of_namespace(EVENT, namespace);
         if let Some(patch) = patch {
-            match within(events.patch(name, &patch_params(MANAGER), &Patch::Merge(patch))).await {
+            match events.patch(name, patch).await {
                 Err(ApiError::Gone(_)) => {}
-                other => return other.map(|_| ()),
+                other => return other,
             }
         }
-        let event: Event = serde_json::from_value(event.clone())
-            .map_err(|error| ApiError::Refused(error.to_string()))?;
-        within(events.create(&PostParams::default(), &event)).await.map(|_| ())
+        events.create::<Value>(event.clone()).await.map(drop)
     }
 
     /// Returns a node's labels.
     pub(super) async fn labels(&self, node: &str) -> Result<BTreeMap<String, String>, ApiError> {
-        let nodes: Collection<Node> = Collection::all(self.client.clone());
-        let node = within(nodes.get_metadata(node)).await?;
-        Ok(node.metadata.labels.unwrap_or_default())
+        Ok(self.nodes().metadata(node).await?.labels.unwrap_or_default())
     }
 
     /// Sets labels of a node, and removes those that are `None`.
@@ -150,37 +144,52 @@ impl Api {
         node: &str,
         labels: &BTreeMap<String, Option<String>>,
     ) -> Result<(), ApiError> {
-        let nodes: Collection<Node> = Collection::all(self.client.clone());
-        let patch = json!({"metadata": {"labels": labels}});
-        within(nodes.patch_metadata(node, &patch_params(MANAGER), &Patch::Merge(&patch)))
-            .await
-            .map(|_| ())
+        self.nodes().patch(node, &json!({"metadata": {"labels": labels}})).await
+    }
+
+    fn of_namespace(&self, kind: ObjectKind, namespace: &str) -> Collection {
+        Collection::of_namespace(&self.client, kind, namespace, MANAGER)
+    }
+
+    fn nodes(&self) -> Collection {
+        Collection::all(&self.client, NODE, MANAGER)
     }
 }
 
-fn definition_kind() -> ApiResource {
-    let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
-    ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions")
+/// A pod, as far as its containers' names need it.
+#[derive(Deserialize)]
+struct Pod {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: PodSpec,
 }
 
-fn pod_facts(pod: PartialObjectMeta<Pod>) -> PodFacts {
-    let meta = pod.metadata;
-    PodFacts::new(
-        meta.namespace.unwrap_or_default(),
-        meta.name.unwrap_or_default(),
-        meta.uid.unwrap_or_default(),
-        meta.annotations.unwrap_or_default(),
-    )
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    init_containers: Option<Vec<Container>>,
+    #[serde(default)]
+    containers: Vec<Container>,
 }
 
-fn definition_facts(object: DynamicObject) -> DefinitionFacts {
-    let config = object.data["spec"]["config"].as_str().unwrap_or_default().to_owned();
-    let annotations = object.metadata.annotations.as_ref();
-    let resource = annotations.and_then(|all| all.get(RESOURCE_NAME)).cloned();
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    restart_policy: Option<String>,
+}
+
+fn pod_facts(pod: Metadata) -> PodFacts {
+    PodFacts::new(pod.namespace, pod.name, pod.uid, pod.annotations.unwrap_or_default())
+}
+
+fn definition_facts(object: &Value) -> DefinitionFacts {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let metadata = &object["metadata"];
     DefinitionFacts {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
-        config,
-        resource,
+        namespace: text(&metadata["namespace"]).unwrap_or_default(),
+        name: text(&metadata["name"]).unwrap_or_default(),
+        config: text(&object["spec"]["config"]).unwrap_or_default(),
+        resource: text(&metadata["annotations"][RESOURCE_NAME]),
     }
 }

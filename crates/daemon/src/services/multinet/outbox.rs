@@ -142,17 +142,18 @@ impl Outbox {
         let mut inner = self.lock();
         inner.busy.remove(key);
         match outcome {
-            Err(ApiError::Away(reason)) => {
+            Err(error) if error.may_pass() => {
                 let pause = inner.until.map_or(FIRST_RETRY_DELAY, |(_, pause)| pause * 2);
                 let pause = pause.min(MAX_RETRY_DELAY);
                 inner.until = Some((Instant::now() + pause, pause));
-                tracing::debug!(key, reason, "not written yet");
+                tracing::debug!(key, reason = error.into_text(), "not written yet");
                 return;
             }
-            Err(ApiError::Refused(reason)) => tracing::warn!(key, reason, "not written"),
-            Err(ApiError::Gone(reason)) => {
+            Err(error) if error.is_absence() => {
+                let reason = error.into_text();
                 tracing::debug!(key, reason, "the object to write to is gone");
             }
+            Err(error) => tracing::warn!(key, reason = error.into_text(), "not written"),
             Ok(()) => {}
         }
         inner.until = None;

@@ -310,7 +310,7 @@ impl Service {
         }
         match self.api.definition(namespace, name).await {
             Ok(definition) => Lookup::Definition(definition),
-            Err(ApiError::Gone(_)) => Lookup::Nothing,
+            Err(error) if error.is_absence() => Lookup::Nothing,
             Err(error) => Lookup::Unknown(error.to_string()),
         }
     }

@@ -10,19 +10,17 @@
 
 use std::collections::BTreeMap;
 use std::convert::identity;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cluster_client::api_server::{self, ApiError};
+use cluster_client::api_server::{self, ApiError, Client};
 use cluster_client::follow::{Follow, ObjectEvent, Objects};
 use futures_util::future::{Either, join_all, select};
-use kube::Client;
-use kube::api::Api;
 use policy::Refusal;
-use serde::de::DeserializeOwned;
 use service_kit::outlet::Outlet;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -75,7 +73,7 @@ impl Cluster {
         };
         let [namespaces, nodes, policies, cluster_policies, multi_policies, pods] =
             Kind::ALL.map(&mut again);
-        let pods_of = |follow: Follow<slim::Pods>| follow.page(PAGE_OF_PODS).fields(NOT_FINISHED);
+        let pods_of = |follow: Follow| follow.page(PAGE_OF_PODS).fields(NOT_FINISHED);
         let is_older = Arc::new(AtomicBool::new(false));
         let following = [
             self.spawn::<slim::Namespaces>(&client, Kind::Namespaces, identity, namespaces),
@@ -117,21 +115,21 @@ impl Cluster {
     }
 
     /// Follows a kind. `which` says which of its objects, and how.
-    fn spawn<K: FollowedKind>(
+    fn spawn<K: SlimObject>(
         &self,
         client: &Client,
         kind: Kind,
-        which: impl FnOnce(Follow<K>) -> Follow<K>,
+        which: impl FnOnce(Follow) -> Follow,
         relist: Receiver<()>,
     ) -> tokio::task::JoinHandle<()> {
-        let Follower { follow, kind, outlet, places, interval } = self.follower(client, kind);
-        let follower = Follower { follow: which(follow), kind, outlet, places, interval };
+        let follower = self.follower::<K>(client, kind);
+        let follower = Follower { follow: which(follower.follow), ..follower };
         tokio::spawn(follower.run(relist))
     }
 
     /// Follows a kind in the version that is served, and in the newer one of both. Notes whether
     /// that is the older one.
-    fn spawn_either<N: FollowedKind, O: FollowedKind>(
+    fn spawn_either<N: SlimObject, O: SlimObject>(
         &self,
         client: &Client,
         kind: Kind,
@@ -150,9 +148,10 @@ impl Cluster {
         })
     }
 
-    fn follower<K: FollowedKind>(&self, client: &Client, kind: Kind) -> Follower<K> {
+    fn follower<K: SlimObject>(&self, client: &Client, kind: Kind) -> Follower<K> {
         Follower {
-            follow: Follow::new(Api::all(client.clone())),
+            follow: Follow::new(client, K::KIND),
+            read: PhantomData,
             kind,
             outlet: self.outlet.clone(),
             places: self.places.clone(),
@@ -161,33 +160,13 @@ impl Cluster {
     }
 }
 
-/// A kind of objects that can be followed.
-pub(super) trait FollowedKind:
-    kube::Resource<DynamicType = ()>
-    + SlimObject
-    + Clone
-    + DeserializeOwned
-    + std::fmt::Debug
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<K> FollowedKind for K
-where
-    K: kube::Resource<DynamicType = ()> + SlimObject + Clone + DeserializeOwned,
-    K: std::fmt::Debug + Send + Sync + 'static,
-{
-}
-
 /// What is reported of a kind.
 type KindEvent = ObjectEvent<Result<Object, Refusal>>;
 type KindObjects = Objects<Result<Object, Refusal>>;
 
 /// Follows one of two versions of a kind, until it is to begin anew. A start has to wait for the
 /// server's answer, so it asks for both at once.
-async fn follow_either<N: FollowedKind, O: FollowedKind>(
+async fn follow_either<N: SlimObject, O: SlimObject>(
     newer: &Follower<N>,
     older: &Follower<O>,
     is_older: &AtomicBool,
@@ -235,12 +214,14 @@ async fn answer(objects: &mut KindObjects) -> Vec<KindEvent> {
 
 /// Reports whether the server has said that it does not have a kind.
 fn is_missing(said: &[KindEvent]) -> bool {
-    matches!(said.last(), Some(ObjectEvent::Silent(ApiError::Gone(_))))
+    matches!(said.last(), Some(ObjectEvent::Silent(ApiError::NoKind(_))))
 }
 
 /// Follows the objects of a kind.
 struct Follower<K> {
-    follow: Follow<K>,
+    follow: Follow,
+    /// What is kept of an object.
+    read: PhantomData<fn() -> K>,
     kind: Kind,
     outlet: Arc<Outlet<ThreadEvent>>,
     /// Places in the outlet for objects of lists, of all kinds.
@@ -259,7 +240,7 @@ enum End {
     Over,
 }
 
-impl<K: FollowedKind> Follower<K> {
+impl<K: SlimObject> Follower<K> {
     async fn run(self, mut relist: Receiver<()>) {
         loop {
             match self.follow_once(&mut relist).await {
@@ -322,7 +303,7 @@ impl<K: FollowedKind> Follower<K> {
                 ObjectEvent::Listed(Err(refused))
                 | ObjectEvent::Changed(Err(refused))
                 | ObjectEvent::Deleted(Err(refused)) => Event::Unreadable(refused),
-                ObjectEvent::Silent(ApiError::Gone(_)) if self.kind.may_be_missing() => {
+                ObjectEvent::Silent(ApiError::NoKind(_)) if self.kind.may_be_missing() => {
                     return End::NoKind;
                 }
                 ObjectEvent::Silent(error) => Event::Silent(self.kind, error.to_string()),

@@ -1,12 +1,9 @@
 //! Objects of the API server of which only what matters is kept while they are read: a pod has some
 //! 4 KB, and a cluster 100,000 of them.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use cluster_client::objects::{self, FollowedObject, ObjectKind};
 use policy::multi_policy::POLICY_FOR;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
@@ -211,123 +208,74 @@ impl Visitor<'_> for MaskKeys {
     }
 }
 
-/// Returns what the client has to know of an object.
-fn meta(object: &Value) -> ObjectMeta {
-    let text = |key: &str| object["metadata"][key].as_str().map(str::to_owned);
-    ObjectMeta {
-        name: text("name"),
-        namespace: text("namespace"),
-        resource_version: text("resourceVersion"),
-        ..ObjectMeta::default()
-    }
-}
-
 /// An object of a kind: what is kept of it.
-pub(super) trait SlimObject {
+pub(super) trait SlimObject: FollowedObject {
+    const KIND: ObjectKind;
+
     fn object(&self) -> &Value;
 }
 
 /// Makes a type of a kind of objects.
 macro_rules! slim {
-    ($name:ident, $want:expr, $scope:ty, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
+    ($name:ident, $want:expr, $kind:expr) => {
         #[derive(Debug, Clone)]
-        pub(super) struct $name {
-            meta: ObjectMeta,
-            object: Value,
-        }
+        pub(super) struct $name(Value);
 
         impl SlimObject for $name {
+            const KIND: ObjectKind = $kind;
+
             fn object(&self) -> &Value {
-                &self.object
+                &self.0
+            }
+        }
+
+        impl FollowedObject for $name {
+            fn resource_version(&self) -> Option<&str> {
+                self.0.resource_version()
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                let object = $want.deserialize(from)?;
-                Ok($name { meta: meta(&object), object })
-            }
-        }
-
-        impl Resource for $name {
-            type DynamicType = ();
-            type Scope = $scope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-
-            fn group((): &()) -> Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> Cow<'_, str> {
-                $version.into()
-            }
-
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.meta
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.meta
+                $want.deserialize(from).map($name)
             }
         }
     };
 }
 
-slim!(Pods, POD, NamespaceResourceScope, "", "v1", "Pod", "pods");
-slim!(Nodes, NODE, ClusterResourceScope, "", "v1", "Node", "nodes");
-slim!(Namespaces, NAMESPACE_OBJECT, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
-slim!(
-    NetworkPolicies,
-    POLICY,
-    NamespaceResourceScope,
-    "networking.k8s.io",
-    "v1",
-    "NetworkPolicy",
-    "networkpolicies"
-);
-slim!(
-    ClusterNetworkPolicies,
-    POLICY,
-    ClusterResourceScope,
-    "policy.networking.k8s.io",
-    "v1beta1",
-    "ClusterNetworkPolicy",
-    "clusternetworkpolicies"
-);
-slim!(
-    EarlierClusterNetworkPolicies,
-    POLICY,
-    ClusterResourceScope,
-    "policy.networking.k8s.io",
-    "v1alpha2",
-    "ClusterNetworkPolicy",
-    "clusternetworkpolicies"
-);
-slim!(
-    MultiNetworkPolicies,
-    MULTI_POLICY,
-    NamespaceResourceScope,
-    "k8s.cni.cncf.io",
-    "v1beta2",
-    "MultiNetworkPolicy",
-    "multi-networkpolicies"
-);
-slim!(
-    EarlierMultiNetworkPolicies,
-    MULTI_POLICY,
-    NamespaceResourceScope,
-    "k8s.cni.cncf.io",
-    "v1beta1",
-    "MultiNetworkPolicy",
-    "multi-networkpolicies"
-);
+const NETWORK_POLICY: ObjectKind = ObjectKind {
+    group: "networking.k8s.io",
+    version: "v1",
+    kind: "NetworkPolicy",
+    plural: "networkpolicies",
+};
+
+const fn cluster_policy(version: &'static str) -> ObjectKind {
+    ObjectKind {
+        group: "policy.networking.k8s.io",
+        version,
+        kind: "ClusterNetworkPolicy",
+        plural: "clusternetworkpolicies",
+    }
+}
+
+const fn multi_policy(version: &'static str) -> ObjectKind {
+    ObjectKind {
+        group: "k8s.cni.cncf.io",
+        version,
+        kind: "MultiNetworkPolicy",
+        plural: "multi-networkpolicies",
+    }
+}
+
+slim!(Pods, POD, objects::POD);
+slim!(Nodes, NODE, objects::NODE);
+slim!(Namespaces, NAMESPACE_OBJECT, objects::NAMESPACE);
+slim!(NetworkPolicies, POLICY, NETWORK_POLICY);
+slim!(ClusterNetworkPolicies, POLICY, cluster_policy("v1beta1"));
+slim!(EarlierClusterNetworkPolicies, POLICY, cluster_policy("v1alpha2"));
+slim!(MultiNetworkPolicies, MULTI_POLICY, multi_policy("v1beta2"));
+slim!(EarlierMultiNetworkPolicies, MULTI_POLICY, multi_policy("v1beta1"));
 
 #[cfg(test)]
 mod tests {
@@ -367,10 +315,10 @@ mod tests {
                 "status": {"podIP": "10.0.0.1"},
             })
         );
-        assert_eq!(kept.meta().resource_version.as_deref(), Some("7"));
+        assert_eq!(kept.resource_version(), Some("7"));
         // A watch's objects are buffered first.
         let kept: Pods = serde_json::from_value(whole).unwrap();
-        assert_eq!(kept.meta().name.as_deref(), Some("a"));
+        assert_eq!(kept.object()["metadata"]["name"], "a");
         let odd: Nodes = serde_json::from_str("{\"metadata\":7,\"status\":[1,{}]}").unwrap();
         assert_eq!(*odd.object(), json!({"metadata": null, "status": null}));
     }

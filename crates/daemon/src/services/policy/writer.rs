@@ -3,18 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cluster_client::api_server::{ApiError, patch_params, within};
-use k8s_openapi::api::core::v1::Event;
-use kube::Client;
-use kube::api::{Api, Patch, PostParams};
+use cluster_client::api_server::{ApiError, Client};
+use cluster_client::objects::{Collection, EVENT};
 use serde_json::{Value, json};
 use service_kit::clock;
 use service_kit::outlet::Outlet;
 use tokio::sync::Semaphore;
 
-use super::cluster::FollowedKind;
 use super::server::ThreadEvent;
-use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies};
+use super::slim::{ClusterNetworkPolicies, EarlierClusterNetworkPolicies, SlimObject as _};
 use super::tell::{COMPONENT, EventWrite, ServerWrite, StatusWrite};
 
 /// How much is written at once.
@@ -51,8 +48,10 @@ impl Writer {
             match written {
                 // Another node was quicker, or the object is another one by now: the watch reports
                 // what is there, and the engine looks again.
-                Ok(()) | Err(ApiError::Gone(_)) => writer.outlet.tell(ThreadEvent::Written(Ok(()))),
-                Err(error) => writer.outlet.tell(ThreadEvent::Written(Err(error.to_string()))),
+                Err(error) if !error.is_absence() => {
+                    writer.outlet.tell(ThreadEvent::Written(Err(error.to_string())));
+                }
+                _ => writer.outlet.tell(ThreadEvent::Written(Ok(()))),
             }
         });
     }
@@ -66,20 +65,15 @@ impl Writer {
         let patch = json!({
             "metadata": {"resourceVersion": write.version}, "status": {"conditions": conditions},
         });
-        let patched = match self.is_older.load(Ordering::SeqCst) {
-            false => self.patch::<ClusterNetworkPolicies>(&write.name, &patch).await,
-            true => self.patch::<EarlierClusterNetworkPolicies>(&write.name, &patch).await,
+        let kind = match self.is_older.load(Ordering::SeqCst) {
+            false => ClusterNetworkPolicies::KIND,
+            true => EarlierClusterNetworkPolicies::KIND,
         };
-        match patched {
-            Err(ApiError::Away(why)) if is_conflict(&why) => Ok(()),
+        let all = Collection::all(&self.client, kind, COMPONENT);
+        match all.patch_status(&write.name, &patch).await {
+            Err(ApiError::Conflict(_)) => Ok(()),
             other => other,
         }
-    }
-
-    async fn patch<K: FollowedKind>(&self, name: &str, patch: &Value) -> Result<(), ApiError> {
-        let params = patch_params(COMPONENT);
-        let all: Api<K> = Api::all(self.client.clone());
-        within(all.patch_status(name, &params, &Patch::Merge(patch))).await.map(drop)
     }
 
     async fn event(&self, write: &EventWrite) -> Result<(), ApiError> {
@@ -87,19 +81,11 @@ impl Writer {
         let mut body = write.body.clone();
         body["firstTimestamp"] = now.clone();
         body["lastTimestamp"] = now;
-        let event: Event =
-            serde_json::from_value(body).map_err(|error| ApiError::Refused(error.to_string()))?;
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &write.namespace);
-        match within(events.create(&PostParams::default(), &event)).await {
+        let events = Collection::of_namespace(&self.client, EVENT, &write.namespace, COMPONENT);
+        match events.create::<Value>(body).await {
             // Another node has sent it.
-            Err(ApiError::Refused(why)) if why.contains("already exists") => Ok(()),
+            Err(ApiError::Exists(_)) => Ok(()),
             other => other.map(drop),
         }
     }
-}
-
-/// Reports whether a refusal says that there is another version by now (Kubernetes,
-/// `staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go` OptimisticLockErrorMsg).
-fn is_conflict(why: &str) -> bool {
-    why.contains("the object has been modified")
 }

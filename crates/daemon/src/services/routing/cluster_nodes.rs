@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use cluster_client::api_server::{self, ApiError, CONNECT_TIME, patch_params, within};
+use cluster_client::api_server::{self, ApiError, CONNECT_TIME};
 use cluster_client::follow::{Follow, ObjectEvent, Objects};
+use cluster_client::objects::{Collection, NODE};
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch};
 use routing::Settings;
 use routing::cluster::NodeRecord;
 use routing::condition::Condition;
@@ -32,7 +31,7 @@ use tokio::sync::watch;
 use super::node_object::{CONDITION, NodeObject};
 
 /// Our name: the field manager of patches.
-const MANAGER: &str = "netwrightd-routing";
+pub(super) const MANAGER: &str = "netwrightd-routing";
 
 /// Pauses between attempts to write the annotation: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -160,7 +159,7 @@ pub(super) fn forget(
         let client = client.map_err(|error| said(words(&error)))?;
         let none: BTreeMap<&String, ()> = annotations.iter().map(|key| (key, ())).collect();
         let patch = json!({"metadata": {"annotations": none}});
-        match patch_node(&Api::all(client), node, &patch).await {
+        match Collection::all(&client, NODE, MANAGER).patch(node, &patch).await {
             Ok(()) | Err(ApiError::Gone(_)) => Ok(()),
             Err(error) => Err(said(error.to_string())),
         }
@@ -184,16 +183,6 @@ fn status(condition: &Condition) -> &'static str {
     if condition.unavailable { "True" } else { "False" }
 }
 
-async fn patch_node(
-    nodes: &Api<Node>,
-    name: &str,
-    patch: &serde_json::Value,
-) -> Result<(), ApiError> {
-    within(nodes.patch_metadata(name, &patch_params(MANAGER), &Patch::Merge(patch)))
-        .await
-        .map(|_| ())
-}
-
 struct Thread {
     kubeconfig: Option<PathBuf>,
     node: String,
@@ -210,9 +199,9 @@ impl Thread {
             }
         });
         let client = client.await;
-        let nodes: Api<Node> = Api::all(client.clone());
+        let nodes = Collection::all(&client, NODE, MANAGER);
         let (own_is, own) = watch::channel(None::<OwnNodeState>);
-        let objects = Follow::<NodeObject>::new(Api::all(client)).begin(identity);
+        let objects = Follow::new(&client, NODE).begin::<NodeObject, _>(identity);
         let listening = self.listen(objects, own_is, silence.into_inner());
         let writing = self.write(&nodes, updates, own);
         select(pin!(listening), pin!(writing)).await;
@@ -299,7 +288,7 @@ impl Thread {
     /// Writes what this node's Node is to say whenever it says something else.
     async fn write(
         &self,
-        nodes: &Api<Node>,
+        nodes: &Collection,
         mut updates: watch::Receiver<DesiredNode>,
         mut own: watch::Receiver<Option<OwnNodeState>>,
     ) {
@@ -334,7 +323,7 @@ impl Thread {
     /// Writes what differs; `None` if nothing does, or there is no Node.
     async fn write_once(
         &self,
-        nodes: &Api<Node>,
+        nodes: &Collection,
         desired: &DesiredNode,
         said: Option<&OwnNodeState>,
     ) -> Option<Result<(), ApiError>> {
@@ -346,16 +335,14 @@ impl Thread {
         if !annotations.is_empty() {
             // Another Node of the same name is another node.
             let patch = json!({"metadata": {"uid": said.uid, "annotations": annotations}});
-            done = Some(patch_node(nodes, &self.node, &patch).await);
+            done = Some(nodes.patch(&self.node, &patch).await);
         }
         if let Some(condition) = &desired.condition {
             let wanted = (status(condition), condition.reason);
             let there = said.condition.as_ref().map(|(status, reason)| (&**status, &**reason));
             if there != Some(wanted) {
-                let (params, patch) =
-                    (patch_params(MANAGER), Patch::Strategic(of_condition(condition)));
-                let patched = nodes.patch_status(&self.node, &params, &patch);
-                let patched = within(patched).await.map(|_| ());
+                let patch = of_condition(condition);
+                let patched = nodes.merge_status_lists(&self.node, &patch).await;
                 done = Some(done.unwrap_or(Ok(())).and(patched));
             }
         }

@@ -17,7 +17,6 @@ use cluster_client::etcd::{
 };
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
-use k8s_openapi::ByteString;
 use routing::flannel::leases::{Lease, Leases, Windows};
 use routing::flannel::own_lease::{DesiredLease, ObservedLease, OwnLease};
 use routing::flannel::turns::Turns;

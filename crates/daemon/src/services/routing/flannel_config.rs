@@ -7,13 +7,14 @@
 use std::io::ErrorKind;
 
 use agent::config::{self, RoutingFlannel};
-use cluster_client::api_server::{self, CONNECT_TIME, within};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::Api;
+use cluster_client::api_server::{self, CONNECT_TIME};
+use cluster_client::objects::{CONFIG_MAP, Collection};
 use routing::flannel::config::Config;
+use serde_json::Value;
 use service_kit::asynchronous::runtime;
 use service_kit::stop::{Stop, words};
 
+use super::cluster_nodes::MANAGER;
 use super::files::Disk;
 
 /// The key says so where there is no ConfigMap.
@@ -79,12 +80,12 @@ fn ask(config: &config::Routing) -> Result<String, String> {
         Stop::Failed(why) => why,
         _ => "there is no runtime".to_owned(),
     })?;
-    let found: ConfigMap = runtime.block_on(async {
+    let found: Value = runtime.block_on(async {
         let client = api_server::client(config.kubeconfig.as_deref(), CONNECT_TIME, false).await;
-        let maps: Api<ConfigMap> =
-            Api::namespaced(client.map_err(|error| words(&error))?, namespace);
-        within(maps.get(name)).await.map_err(|error| words(&error))
+        let client = client.map_err(|error| words(&error))?;
+        let maps = Collection::of_namespace(&client, CONFIG_MAP, namespace, MANAGER);
+        maps.get(name).await.map_err(|error| words(&error))
     })?;
-    let text = found.data.and_then(|mut files| files.remove(FILE));
-    text.ok_or_else(|| format!("it has no {FILE}"))
+    let text = found["data"][FILE].as_str();
+    text.map(str::to_owned).ok_or_else(|| format!("it has no {FILE}"))
 }

@@ -4,9 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as Moment};
-use kube::Resource;
-use kube::core::ClusterResourceScope;
+use cluster_client::objects::FollowedObject;
 use routing::Time;
 use routing::kubernetes::NodeFields;
 use serde::{Deserialize, Deserializer};
@@ -17,8 +15,7 @@ pub(super) const CONDITION: &str = "NetworkUnavailable";
 /// A Node.
 #[derive(Debug, Clone)]
 pub(super) struct NodeObject {
-    /// What the client has to know of it.
-    meta: ObjectMeta,
+    resource_version: Option<String>,
     /// What routing reads, with all annotations.
     pub(super) fields: NodeFields,
     /// The [`CONDITION`].
@@ -47,7 +44,7 @@ struct Metadata {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
-    creation_timestamp: Option<Moment>,
+    creation_timestamp: Option<String>,
     labels: Option<Labels>,
     annotations: Option<BTreeMap<String, String>>,
 }
@@ -100,19 +97,15 @@ impl From<Document<'_>> for NodeObject {
             Some(all) if !all.is_empty() => all,
             _ => spec.pod_cidr.into_iter().collect(),
         };
-        let seconds = metadata.creation_timestamp.map(|time| time.0.as_second());
-        let created = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let created = metadata.creation_timestamp.and_then(|text| text.parse().ok());
+        let created = created.and_then(|at: jiff::Timestamp| u64::try_from(at.as_second()).ok());
         let mut addresses = status.addresses.unwrap_or_default();
         // A cloud's controller may list a node's address in the internet first.
         addresses.sort_by_key(|of| of.kind != "InternalIP");
         let mut conditions = status.conditions.unwrap_or_default().into_iter();
         let condition = conditions.find(|of| of.kind == CONDITION);
         NodeObject {
-            meta: ObjectMeta {
-                name: metadata.name.clone(),
-                resource_version: metadata.resource_version,
-                ..ObjectMeta::default()
-            },
+            resource_version: metadata.resource_version,
             fields: NodeFields {
                 name: metadata.name.unwrap_or_default(),
                 uid: metadata.uid.unwrap_or_default(),
@@ -136,32 +129,9 @@ impl<'de> Deserialize<'de> for NodeObject {
     }
 }
 
-impl Resource for NodeObject {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Node".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "nodes".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
+impl FollowedObject for NodeObject {
+    fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
     }
 }
 
@@ -194,9 +164,8 @@ mod tests {
         let text = whole.to_string();
         // A watch's objects are buffered first.
         for node in [serde_json::from_str(&text), serde_json::from_value(whole)] {
-            let NodeObject { meta, fields, condition } = node.unwrap();
-            assert_eq!(meta.name.as_deref(), Some("a"));
-            assert_eq!(meta.resource_version.as_deref(), Some("7"));
+            let NodeObject { resource_version, fields, condition } = node.unwrap();
+            assert_eq!(resource_version.as_deref(), Some("7"));
             let expected = NodeFields {
                 name: "a".to_owned(),
                 uid: "u".to_owned(),

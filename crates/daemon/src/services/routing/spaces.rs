@@ -11,14 +11,13 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use agent::config;
-use cluster_client::api_server;
+use cluster_client::api_server::{self, Client};
 use cluster_client::etcd::Etcd;
 use cluster_client::follow::ObjectEvent;
 use cluster_ipam::record::{self, BlockRecord, StickyRecord};
 use cluster_ipam::store::{Entry, Key, Kind};
 use futures_util::future::{join_all, select};
 use ipnet::IpNet;
-use kube::Client;
 use routing::Todo;
 use routing::blocks::{Block, BlockState, Event, Holder, Records};
 use service_kit::asynchronous::runtime;
@@ -219,7 +218,7 @@ impl Thread {
     async fn follow_objects(&self, client: &Client, records: &Records) {
         let reader = &Reader::new(records);
         let kind = reader.kind;
-        let follow = published::of_space(client.clone(), kind, &records.space);
+        let follow = published::of_space(client, kind, &records.space);
         let mut objects = follow.begin(move |object| published::of_object(kind, object));
         let mut listing: Vec<Entry> = Vec::new();
         let (mut lost, mut silence) = (false, Silence::default());

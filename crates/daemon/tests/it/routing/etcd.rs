@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::rc::Rc;
 
-use k8s_openapi::ByteString;
+use cluster_client::etcd::ByteString;
 use serde_json::{Value, json};
 use testkit::real::Etcd;
 use testkit::traffic::assert_pings;
