@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use net::IpFamily;
 
-pub(super) use self::several::links_out;
+pub(super) use self::several::{answers_elsewhere, links_out};
 pub(super) use self::silent::next_router;
 use super::{Rule, asks_links, containers, ip, is_outbound, targets};
 use crate::Look;
@@ -32,7 +32,7 @@ use crate::model::{
     Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
 };
 use crate::path::{self, Site};
-use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
+use crate::routes::{RouteDecision, TABLE_LOCAL, TABLE_MAIN, look_up};
 use crate::whose;
 
 /// Routes and routing rules.
@@ -318,13 +318,16 @@ pub(super) fn text(route: &Route, host: &Namespace) -> String {
             text.push_str(&format!(" dev {}", link.name));
         }
     }
-    if route.table != 254 {
-        text.push_str(&format!(" table {}", route.table));
-    }
+    text.push_str(&in_table(route.table));
     if route.metric != 0 {
         text.push_str(&format!(" metric {}", route.metric));
     }
     text
+}
+
+/// Writes a routing table as `ip route` does.
+pub(super) fn in_table(table: u32) -> String {
+    if table == TABLE_MAIN { String::new() } else { format!(" table {table}") }
 }
 
 /// Writes a routing rule as `ip rule` does.
@@ -389,14 +392,44 @@ fn diverted(
     let finding = Finding::error("rule-diverts", object_of(rule), says)
         .at(format!("rule {}; then route {}", rule_text(rule), text(route, &look.scene.host)))
         .seen(format!("the node's way to {} is by {}", site.address, link.name))
-        .fix(format!(
-            "{} rule add priority {} to {} lookup main",
-            ip(site.family()),
-            rule.priority.saturating_sub(1),
-            pool(look, site)
-        ));
+        .fix(exception(look, site, rule, "to"));
     let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
     to_container(finding, site)
+}
+
+/// The command that takes a container's network out of what a rule leads. Who takes the rule away
+/// again names its priority, so no other one has that; and a rule before it may be part of the same,
+/// as that of `wg-quick` which leaves default routes to it.
+fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
+    let rules = &look.scene.host.rules;
+    let is_free = |priority: &u32| {
+        !rules.iter().any(|one| one.ipv4 == rule.ipv4 && one.priority == *priority)
+    };
+    let priority = (0..rule.priority).rev().find(is_free).unwrap_or_default();
+    format!(
+        "{} rule add priority {priority} {side} {} lookup main",
+        ip(site.family()),
+        pool(look, site)
+    )
+}
+
+/// The commands that take what some containers send to an address out of what a rule leads.
+fn exceptions(look: Look<'_>, rule: &RouteRule, of: &[String], to: IpAddr) -> Vec<String> {
+    let mut all = Vec::new();
+    for container in of.iter().filter_map(|id| look.scene.container(id)) {
+        let sites = Site::all(look.scene, container, IpFamily::of(to));
+        let is_way = |site: &Site<'_>| {
+            let routed = look_up(site.inside, None, to, None, Some(0));
+            matches!(routed, RouteDecision::By { link, .. } if link.index == site.link.index)
+        };
+        for site in sites.filter(is_way) {
+            let command = exception(look, &site, rule, "from");
+            if !all.contains(&command) {
+                all.push(command);
+            }
+        }
+    }
+    all
 }
 
 /// The subnet of a container's network; the container's own prefix if that is not known.

@@ -9,7 +9,7 @@ use net::IpFamily;
 
 use super::samples;
 use super::taken::{PacketWay, taken};
-use super::text;
+use super::{exceptions, in_table, rule_text, text};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
@@ -18,7 +18,7 @@ use crate::model::filter::Hook;
 use crate::model::{Container, Link, Namespace, Part, Route, Transport};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
-use crate::routes::{RouteDecision, look_up};
+use crate::routes::{RouteDecision, TABLE_MAIN, look_up};
 use crate::rules::{asks_links, containers, ip};
 use crate::whose;
 
@@ -80,8 +80,46 @@ pub(in crate::rules) fn obstacle(
         })
         .or_else(|| {
             let way = taken(look, container, to, transport).filter(|_| of_node != Some(true))?;
-            shadowed(look, None, container, to, of_node, &way.shadow(look)?)
+            match way.shadow(look) {
+                Some(shadow) => shadowed(look, None, container, to, of_node, &shadow),
+                None => led(look, container, to, of_node, &way),
+            }
         })
+}
+
+/// A routing rule leads what both the container and the node send there elsewhere than the main
+/// table's default route, as that of `wg-quick` into its tunnel.
+fn led(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    of_node: Option<bool>,
+    way: &PacketWay<'_>,
+) -> Option<Obstacle> {
+    let ((link, _, route), rule) = (way.leaves?, way.by_rule?);
+    let out = uplink(look.scene, to.is_ipv4()).filter(|out| out.index != link.index)?;
+    if of_node != Some(false) || route.table == TABLE_MAIN || route.to.prefix_len() != 0 {
+        return None;
+    }
+    let (called, name) = (container.called(), &link.name);
+    let past = exceptions(look, rule, std::slice::from_ref(&container.id), way.to);
+    Some(Obstacle {
+        says: format!(
+            "{to} answers neither {called} nor this node: routing rule {} leads what both send there to {name}, and no answer comes from there",
+            rule.priority
+        ),
+        seen: vec![format!(
+            "rule {}; then route {}",
+            rule_text(rule),
+            text(route, &look.scene.host)
+        )],
+        whose: whose::of_link(link, look.scene),
+        help: vec![Help::Advice(format!(
+            "look at what is behind {name}; or, if what {called} sends is to go by {} instead, past a VPN that {name} may be: {}",
+            out.name,
+            past.join("; ")
+        ))],
+    })
 }
 
 /// The address is the parent's own, and the container's link lies on that parent.
@@ -212,6 +250,8 @@ fn on_bridge<'s>(look: Look<'s>, bridge: &Link, address: IpAddr) -> Option<Site<
 pub(super) struct Shadow<'s> {
     pub(super) link: &'s Link,
     pub(super) route: String,
+    /// The route's table.
+    table: u32,
     /// The link's own address in whose subnet it is.
     pub(super) subnet: Option<IpNet>,
 }
@@ -230,8 +270,8 @@ impl<'s> PacketWay<'s> {
             || networks.any(|name| name == link.name)
             || route.to.prefix_len() == 0
             || via.is_some();
-        let route = text(route, &look.scene.host);
-        (!is_meant).then(|| Shadow { link, route, subnet: subnet_of(link, to) })
+        let (table, route) = (route.table, text(route, &look.scene.host));
+        (!is_meant).then(|| Shadow { link, route, table, subnet: subnet_of(link, to) })
     }
 }
 
@@ -261,6 +301,7 @@ fn shadow_inside(container: &Container, to: IpAddr) -> Option<Shadow<'_>> {
     (out.index != link.index).then(|| Shadow {
         link,
         route: text(route, inside),
+        table: route.table,
         subnet: Some(subnet),
     })
 }
@@ -275,7 +316,7 @@ fn shadowed(
     of_node: Option<bool>,
     shadow: &Shadow<'_>,
 ) -> Option<Obstacle> {
-    let Shadow { link, route, subnet } = shadow;
+    let Shadow { link, route, table, subnet } = shadow;
     let name = &link.name;
     let asked = Question::who_has(inside, name, to.ip());
     let nobody = match look.answers.to(&asked).and_then(Answer::has_owner) {
@@ -301,7 +342,8 @@ fn shadowed(
         None => whose::of_link(link, look.scene)
             .or_else(|| Some(format!("another program or a person made {name}"))),
     };
-    let past = past(look, inside, ip).map(|command| format!(" ({command})")).unwrap_or_default();
+    let past =
+        past(look, inside, ip, *table).map(|command| format!(" ({command})")).unwrap_or_default();
     Some(Obstacle {
         says: format!("{silent}: {counts}, and {nobody}"),
         seen: Vec::new(),
@@ -312,8 +354,13 @@ fn shadowed(
     })
 }
 
-/// The command that leads an address by the default route's router.
-pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Option<String> {
+/// The command that leads an address by the default route's router, in the table that is asked for it.
+pub(super) fn past(
+    look: Look<'_>,
+    inside: Option<&Container>,
+    to: IpAddr,
+    table: u32,
+) -> Option<String> {
     let [sample, ..] = samples(IpFamily::of(to));
     let namespace: &Namespace = match inside {
         Some(one) => one.inside.as_ref()?,
@@ -327,7 +374,8 @@ pub(super) fn past(look: Look<'_>, inside: Option<&Container>, to: IpAddr) -> Op
     let tool = within(inside.map(|one| one.netns.as_str()));
     let version = ip(IpFamily::of(to));
     let net = IpNet::from(to);
-    Some(format!("{tool}{version} route add {net} via {via} dev {}", link.name))
+    let table = in_table(table);
+    Some(format!("{tool}{version} route add {net} via {via} dev {}{table}", link.name))
 }
 
 #[cfg(test)]
@@ -342,7 +390,7 @@ mod tests {
     use crate::routes::samples::{link, route};
 
     /// What is said of an address that does not answer c2, and what helps.
-    fn told(scene: &Scene, to: &str, of_node: bool, all: Vec<(Question, Answer)>) -> String {
+    fn said(scene: &Scene, to: &str, of_node: bool, all: Vec<(Question, Answer)>) -> String {
         let answers = Answers { all };
         let look = Look { scene, answers: &answers, only: None, to: None };
         let container = &scene.containers[0];
@@ -360,18 +408,18 @@ mod tests {
         let mut scene = on_parent("macvlan", set);
         let subnet = route("192.0.2.0/24", 2, None);
         scene.containers[0].inside.as_mut().unwrap().routes.push(subnet);
-        let says = told(&scene, "192.0.2.2:8080", true, Vec::new());
+        let says = said(&scene, "192.0.2.2:8080", true, Vec::new());
         let begins = "c2 cannot reach 192.0.2.2:8080: 192.0.2.2 is this node's address on up0";
         assert!(says.starts_with(begins), "{says}");
         // Another machine, and another address of the node.
-        assert_eq!(told(&scene, "192.0.2.3:8080", true, Vec::new()), "");
-        assert_eq!(told(&scene, "10.8.0.2:8080", true, Vec::new()), "");
+        assert_eq!(said(&scene, "192.0.2.3:8080", true, Vec::new()), "");
+        assert_eq!(said(&scene, "10.8.0.2:8080", true, Vec::new()), "");
         // By a link of the node beside it, it may.
         let shim =
             Link { kind: Some("macvlan".to_owned()), peer: Some(2), ..link(60, "shim", &[]) };
         scene.host.links.push(shim);
-        assert_eq!(told(&scene, "192.0.2.2:8080", true, Vec::new()), "");
-        assert_eq!(told(&node(), "192.0.2.2:8080", true, Vec::new()), "");
+        assert_eq!(said(&scene, "192.0.2.2:8080", true, Vec::new()), "");
+        assert_eq!(said(&node(), "192.0.2.2:8080", true, Vec::new()), "");
     }
 
     #[test]
@@ -387,28 +435,53 @@ mod tests {
         };
         let mut scene = service("10.88.0.3");
         scene.host.sysctls.insert(key.to_owned(), "0".to_owned());
-        let says = told(&scene, "10.96.0.10:80", true, Vec::new());
+        let says = said(&scene, "10.96.0.10:80", true, Vec::new());
         assert!(says.contains("is translated to 10.88.0.3:80 of c3"), "{says}");
         assert!(says.contains(&format!("| sysctl -w {key}=1; ")), "{says}");
         // The bridge shows its frames, by itself or by the parameter.
         let mut shown = scene.clone();
         shown.host.links.iter_mut().find(|link| link.name == "cni0").unwrap().shows_ipv4 = true;
-        assert_eq!(told(&shown, "10.96.0.10:80", true, Vec::new()), "");
+        assert_eq!(said(&shown, "10.96.0.10:80", true, Vec::new()), "");
         scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
-        assert_eq!(told(&scene, "10.96.0.10:80", true, Vec::new()), "");
+        assert_eq!(said(&scene, "10.96.0.10:80", true, Vec::new()), "");
         // Without the module there is no parameter.
         scene.host.sysctls.clear();
-        let says = told(&scene, "10.96.0.10:80", true, Vec::new());
+        let says = said(&scene, "10.96.0.10:80", true, Vec::new());
         assert!(says.contains("| load the kernel's module br_netfilter"), "{says}");
         // On another machine, on no bridge of c2, and c2 itself.
         for to in ["192.0.2.9", "10.88.0.99", "10.88.0.2"] {
-            assert_eq!(told(&service(to), "10.96.0.10:80", true, Vec::new()), "", "{to}");
+            assert_eq!(said(&service(to), "10.96.0.10:80", true, Vec::new()), "", "{to}");
         }
         // The other one answers by the node.
         let mut routed = service("10.88.0.3");
         let other = routed.containers[1].inside.as_mut().unwrap();
         other.routes.retain(|route| route.to.prefix_len() == 0);
-        assert_eq!(told(&routed, "10.96.0.10:80", true, Vec::new()), "");
+        assert_eq!(said(&routed, "10.96.0.10:80", true, Vec::new()), "");
+    }
+
+    /// Without a probe that shows that the server answers by another link.
+    #[test]
+    fn a_rule_leads_what_both_send_into_a_tunnel() {
+        use crate::model::RuleAction;
+        use crate::routes::samples::rule as rule_of;
+        let mut scene = node();
+        let table = RuleAction::Table(51820);
+        scene.host.rules = vec![rule_of(90, table), rule_of(32766, RuleAction::Table(TABLE_MAIN))];
+        scene.host.routes.push(Route { table: 51820, ..route("0.0.0.0/0", 9, None) });
+        let says = said(&scene, "198.51.100.1:80", false, Vec::new());
+        let begins = "198.51.100.1:80 answers neither c2 nor this node: routing rule 90 leads what \
+                      both send there to tun0, and no answer comes from there | ";
+        assert!(says.starts_with(begins), "{says}");
+        let command = "ip rule add priority 89 from 10.88.0.0/24 lookup main";
+        assert!(says.ends_with(command), "{says}");
+        assert_eq!(said(&scene, "198.51.100.1:80", true, Vec::new()), "");
+        // A route of the rule's table is passed by one of the same table.
+        scene.host.routes.push(Route { table: 51820, ..route("198.51.100.0/24", 9, None) });
+        scene.host.routes.last_mut().unwrap().hops[0].link = Some(9);
+        scene.host.rules[0].to = Some("198.51.100.0/24".parse().unwrap());
+        let says = said(&scene, "198.51.100.1:80", false, Vec::new());
+        let command = "(ip route add 198.51.100.1/32 via 192.0.2.1 dev up0 table 51820)";
+        assert!(says.ends_with(command), "{says}");
     }
 
     /// A bridge of another program with the server's subnet.
@@ -431,7 +504,7 @@ mod tests {
             vec![(Question { from: None, asked }, Answer::Owners { macs })]
         };
         let scene = with_bridge(false);
-        let says = told(&scene, to, false, Vec::new());
+        let says = said(&scene, to, false, Vec::new());
         let begins = "198.51.100.10:80 answers neither c2 nor this node: 198.51.100.10 counts as a \
                       machine on br-4f21c0, which has 198.51.100.1/24, and it has no carrier";
         assert!(says.starts_with(begins), "{says}");
@@ -443,14 +516,14 @@ mod tests {
         let look = Look { scene: &scene, answers: &answers, only: None, to: None };
         let asked = asks(look, &scene.containers[0], to.parse().unwrap());
         assert_eq!(asked, [nobody(&[])[0].0.clone()]);
-        let says = told(&scene, to, false, nobody(&[]));
+        let says = said(&scene, to, false, nobody(&[]));
         assert!(says.contains("and no machine there answers for it"), "{says}");
         // It is there, or the node reaches it, or it is beyond the uplink.
-        assert_eq!(told(&scene, to, false, nobody(&["02:00:00:00:00:71"])), "");
-        assert_eq!(told(&scene, to, true, Vec::new()), "");
-        assert_eq!(told(&node(), to, false, Vec::new()), "");
-        assert_eq!(told(&node(), "192.0.2.99:80", false, Vec::new()), "");
-        assert_eq!(told(&node(), "10.88.0.99:80", false, Vec::new()), "");
+        assert_eq!(said(&scene, to, false, nobody(&["02:00:00:00:00:71"])), "");
+        assert_eq!(said(&scene, to, true, Vec::new()), "");
+        assert_eq!(said(&node(), to, false, Vec::new()), "");
+        assert_eq!(said(&node(), "192.0.2.99:80", false, Vec::new()), "");
+        assert_eq!(said(&node(), "10.88.0.99:80", false, Vec::new()), "");
     }
 
     #[test]
@@ -466,11 +539,11 @@ mod tests {
             let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
             vec![(question.clone(), Answer::Owners { macs })]
         };
-        let says = told(&scene, "198.51.100.10:80", true, answered(&[]));
+        let says = said(&scene, "198.51.100.10:80", true, answered(&[]));
         let begins = "198.51.100.10:80 does not answer c2: 198.51.100.10 counts as a machine on net1 \
                       of c2, which has 198.51.100.7/24, and no machine there answers for it";
         assert!(says.starts_with(begins), "{says}");
-        assert_eq!(told(&scene, "198.51.100.10:80", true, answered(&["02:00:00:00:00:71"])), "");
-        assert_eq!(told(&scene, "198.51.100.10:80", true, Vec::new()), "");
+        assert_eq!(said(&scene, "198.51.100.10:80", true, answered(&["02:00:00:00:00:71"])), "");
+        assert_eq!(said(&scene, "198.51.100.10:80", true, Vec::new()), "");
     }
 }
