@@ -22,14 +22,14 @@ use net::IpFamily;
 
 pub(super) use self::several::{answers_elsewhere, links_out};
 pub(super) use self::silent::next_router;
-use super::{Rule, asks_links, containers, ip, is_outbound, targets};
+use super::{Rule, asks_links, containers, ip, is_outbound, leads_beyond, targets, unanswered};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{End, Place, Port};
 use crate::finding::{Finding, Help, WayKind};
 use crate::model::filter::Step;
 use crate::model::{
-    Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
+    Container, Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
 };
 use crate::path::{self, Site};
 use crate::routes::{RouteDecision, TABLE_LOCAL, TABLE_MAIN, look_up};
@@ -80,6 +80,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mark = if may_mark(scene) { None } else { Some(0) };
     for family in IpFamily::ALL {
         for container in containers(look) {
+            found.extend(refused_by_itself(look, container, family));
             for site in Site::all(scene, container, family) {
                 if let Some(missing) = back::missing(look, &site) {
                     found.push(missing);
@@ -139,9 +140,18 @@ pub(super) fn samples(family: IpFamily) -> [IpAddr; 3] {
 
 /// Judges how a container reaches beyond the node, and how answers come back.
 fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
+    beyond(look, site.container, site.family(), |to| to_and_back(look, site, to, mark))
+}
+
+/// Judges what is sent to the Internet, and to what a container asks.
+fn beyond(
+    look: Look<'_>,
+    container: &Container,
+    family: IpFamily,
+    judged: impl Fn(IpAddr) -> Vec<Finding>,
+) -> Vec<Finding> {
     let mut found = Vec::new();
-    let all: Vec<Vec<Finding>> =
-        samples(site.family()).iter().map(|to| to_and_back(look, site, *to, mark)).collect();
+    let all = samples(family).map(&judged);
     // What one of them does not meet depends on the address.
     if let Some((first, others)) = all.split_first() {
         let is_common = |finding: &&Finding| {
@@ -151,26 +161,63 @@ fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
         };
         found.extend(first.iter().filter(is_common).cloned());
     }
-    for to in targets(look, site.container) {
-        if to.is_ipv4() == (site.family() == IpFamily::V4) {
-            let own = to_and_back(look, site, to, mark);
-            found.extend(own.into_iter().filter(|one| one.id != "no-default-route"));
+    for to in targets(look, container) {
+        if IpFamily::of(to) == family {
+            found.extend(judged(to).into_iter().filter(|one| one.id != "no-default-route"));
         }
     }
     found
 }
 
+/// A route or a rule of a container refuses what it sends beyond the node, by whatever it is
+/// connected.
+fn refused_by_itself(look: Look<'_>, container: &Container, family: IpFamily) -> Vec<Finding> {
+    let Some(inside) = &container.inside else { return Vec::new() };
+    let is_default = |route: &Route| {
+        route.to.prefix_len() == 0
+            && route.metric != u32::MAX
+            && IpFamily::of(route.to.addr()) == family
+            && matches!(
+                route.kind,
+                RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit
+            )
+    };
+    // Who has such a route in the place of the default one may be meant to have none.
+    let is_missed =
+        || inside.routes.iter().any(is_default) && unanswered(look, container, family).is_some();
+    if !leads_beyond(look.scene, container, family) && !is_missed() {
+        return Vec::new();
+    }
+    let decided = |from: Option<IpAddr>, to: IpAddr| look_up(inside, from, to, None, Some(0));
+    beyond(look, container, family, |to| {
+        // The kernel asks once more with the source that it has chosen.
+        let routed = match decided(None, to) {
+            RouteDecision::By { link, route, .. } => {
+                decided(route.source.or_else(|| path::address_of(link, to.is_ipv4())), to)
+            }
+            other => other,
+        };
+        let (route, rule) = match routed {
+            RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
+                (Some(route), rule)
+            }
+            RouteDecision::Refused { route, rule } => (route, rule),
+            _ => return Vec::new(),
+        };
+        vec![refused_inside(container, inside, family, route, rule)]
+    })
+}
+
 fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let inside = Some(site.container.id.as_str());
+    let inside =
+        |route, rule| vec![refused_inside(site.container, site.inside, site.family(), route, rule)];
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
         RouteDecision::By { link, via: Some(via), .. } if link.index == site.link.index => via,
         RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
-            return vec![refused(look, site, WayKind::Outside, inside, Some(route), rule)];
+            return inside(Some(route), rule);
         }
-        RouteDecision::Refused { route, rule } => {
-            return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
-        }
+        RouteDecision::Refused { route, rule } => return inside(route, rule),
         _ => return Vec::new(),
     };
     // Another machine of the network is the gateway.
@@ -182,7 +229,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
     let first = given.as_ref().map_or(mark, |(given, _)| Some(*given));
     match look_up(host, Some(site.address), to, iif, first) {
         RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
-            vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
+            vec![refused(look, site, WayKind::Outside, Some(route), rule)]
         }
         RouteDecision::By { link, .. } => {
             let back = look_up(host, Some(to), site.address, Some(&link.name), mark);
@@ -192,7 +239,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
             let by_mark = rule.filter(|rule| rule.mark.is_some()).zip(given.and_then(|(_, by)| by));
             let mut found = vec![match by_mark {
                 Some((rule, by)) => diverted::refused_by_mark(look, site, route, rule, &by),
-                None => refused(look, site, WayKind::Outside, None, route, rule),
+                None => refused(look, site, WayKind::Outside, route, rule),
             }];
             // What refuses may hide that there is no way out in any case.
             if look_up(host, None, to, None, mark) == RouteDecision::Nowhere {
@@ -245,9 +292,7 @@ fn answered(
         RouteDecision::By { link, route, .. } if 0 < route.to.prefix_len() => {
             Some(covered(look, site, link, route))
         }
-        RouteDecision::Refused { route, rule } => {
-            Some(refused(look, site, kind, None, route, rule))
-        }
+        RouteDecision::Refused { route, rule } => Some(refused(look, site, kind, route, rule)),
         // The route to the network is gone: CHECK tells that.
         RouteDecision::By { .. }
         | RouteDecision::Nowhere
@@ -443,29 +488,64 @@ fn object_of(rule: &RouteRule) -> String {
     format!("{} rule {}", if rule.ipv4 { "IPv4" } else { "IPv6" }, rule.priority)
 }
 
-/// A route or a rule refuses. `inside` is the container whose it is.
+/// A route or a rule of the node refuses.
 fn refused(
     look: Look<'_>,
     site: &Site<'_>,
     kind: WayKind,
-    inside: Option<&str>,
     route: Option<&Route>,
     rule: Option<&RouteRule>,
 ) -> Finding {
-    let called = site.container.called();
-    let network = &site.attachment.network;
-    let of_whom = format!("containers of {network}");
-    let netns = inside.map(|_| site.container.netns.as_str());
-    let tool = format!("{}{}", within(netns), ip(site.family()));
+    let of_whom = format!("containers of {}", site.attachment.network);
+    let (does, finding) = refusal(&look.scene.host, ip(site.family()), route, rule);
+    let what = match kind {
+        WayKind::Outside => format!("{of_whom} send beyond this node, or the answers"),
+        _ => format!("this node sends to {of_whom}"),
+    };
+    let says = format!("{} {does} what {what}", finding.object);
+    let whose = route.and_then(|route| whose::of_route(route, look.scene));
+    let finding = Finding { says, whose, ..finding }
+        .seen(format!("the way of packets of {} ends there", site.address))
+        .hits(site.container.id.clone());
+    match kind {
+        WayKind::Outside => outbound(finding, site.family()),
+        _ => to_container(finding, site),
+    }
+}
+
+/// A route or a rule of a container refuses.
+fn refused_inside(
+    container: &Container,
+    inside: &Namespace,
+    family: IpFamily,
+    route: Option<&Route>,
+    rule: Option<&RouteRule>,
+) -> Finding {
+    let called = container.called();
+    let tool = format!("{}{}", within(container.netns.as_str()), ip(family));
+    let (does, finding) = refusal(inside, &tool, route, rule);
+    let says = format!("{} of {called} {does} what it sends beyond this node", finding.object);
+    let place = finding.place.clone().unwrap_or_default();
+    let finding =
+        Finding { says, object: format!("{}: {}", container.id, finding.object), ..finding }
+            .at(format!("in {called}: {place}"))
+            .seen("the way of its packets ends there")
+            .hits(container.id.clone());
+    outbound(finding, family)
+}
+
+/// What a route or a rule does, and the finding that names it.
+fn refusal(
+    namespace: &Namespace,
+    tool: &str,
+    route: Option<&Route>,
+    rule: Option<&RouteRule>,
+) -> (&'static str, Finding) {
     let (name, place, fix) = match (route, rule) {
         (Some(route), _) => {
-            let namespace = if inside.is_some() { site.inside } else { &look.scene.host };
             let text = text(route, namespace);
-            (
-                format!("route {text}"),
-                text.clone(),
-                Help::Command(format!("{tool} route del {text}")),
-            )
+            let fix = Help::Command(format!("{tool} route del {text}"));
+            (format!("route {text}"), text, fix)
         }
         (None, Some(rule)) => (
             object_of(rule),
@@ -478,36 +558,23 @@ fn refused(
             Help::Advice(format!("look at the routes: {tool} route")),
         ),
     };
-    let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
     let does = match route {
         Some(route) if route.kind == RouteKind::Unicast => "discards",
         _ => "refuses",
     };
-    let (says, place) = match (inside, kind) {
-        (Some(_), _) => (
-            format!("{name} of {called} {does} what it sends beyond this node"),
-            format!("in {called}: {place}"),
-        ),
-        (None, WayKind::Outside) => {
-            (format!("{name} {does} what {of_whom} send beyond this node, or the answers"), place)
-        }
-        (None, _) => (format!("{name} {does} what this node sends to {of_whom}"), place),
+    let finding = Finding::error("route-refuses", name, "").at(place).help(fix);
+    // Routes of the main table are seldom made to keep packets from going past a VPN.
+    let finding = match rule {
+        Some(_) => finding.advise("then that passes for which it may have been made, such as what is to go by a VPN alone"),
+        None => finding,
     };
-    let finding = Finding::error("route-refuses", object, says).at(place).help(fix);
-    let finding = finding.seen(format!("the way of packets of {} ends there", site.address));
-    let whose = match inside {
-        Some(_) => None,
-        None => route.and_then(|route| whose::of_route(route, look.scene)),
-    };
-    let finding = Finding { whose, ..finding }.hits(site.container.id.clone());
-    let family = Some(site.family());
-    match kind {
-        WayKind::Outside => finding
-            .breaks(WayKind::Outside, family)
-            .breaks(WayKind::Names, family)
-            .breaks(WayKind::Published, family),
-        _ => to_container(finding, site),
-    }
+    (does, finding)
+}
+
+/// The ways that break if what containers send beyond the node does not leave.
+fn outbound(finding: Finding, family: IpFamily) -> Finding {
+    let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published];
+    kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
 }
 
 /// The node has no way out, although one of its links is on a network of this family.
