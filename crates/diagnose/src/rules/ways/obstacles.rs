@@ -15,7 +15,7 @@ use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::model::filter::Hook;
-use crate::model::{Container, Link, Namespace, Part, Route, Transport};
+use crate::model::{Container, IpvlanReach, Link, MacvlanMode, Namespace, Part, Route, Transport};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, look_up};
@@ -130,8 +130,11 @@ fn apart(look: Look<'_>, container: &Container, to: SocketAddr) -> Option<Obstac
         return None;
     };
     let mut sites = Site::every(look.scene, container, IpFamily::of(to.ip()));
-    let site = sites.find(|site| site.link.index == link.index && site.is_beside_parent())?;
-    let owner = look.scene.host.owner_of(to.ip())?;
+    let site = sites.find(|site| site.link.index == link.index)?;
+    if let Some(sibling) = sibling(look, &site, to.ip()) {
+        return kept_apart(&site, &sibling, to);
+    }
+    let owner = look.scene.host.owner_of(to.ip()).filter(|_| site.is_beside_parent())?;
     // A link of the node beside the parent may answer for it.
     let is_beside = |link: &Link| {
         let is_on = link.peer == Some(owner.index) && link.peer_netnsid.is_none();
@@ -160,8 +163,79 @@ fn apart(look: Look<'_>, container: &Container, to: SocketAddr) -> Option<Obstac
     })
 }
 
+/// Returns the container that has an address on the same parent.
+fn sibling<'s>(look: Look<'s>, site: &Site<'_>, address: IpAddr) -> Option<Site<'s>> {
+    if !matches!(site.joint, Joint::Macvlan(_) | Joint::Ipvlan(_)) {
+        return None;
+    }
+    let everybody = containers(Look { only: None, ..look });
+    let mut sites = everybody.flat_map(|one| Site::every(look.scene, one, IpFamily::of(address)));
+    sites.find(|other| {
+        other.address == address
+            && other.container.id != site.container.id
+            && other.host_end.index == site.host_end.index
+    })
+}
+
+/// The mode of two links on one parent keeps them apart, or leaves it to the switch behind the parent
+/// (linux drivers/net/macvlan.c `macvlan_queue_xmit`, `macvlan_multicast_rx`; ipvlan/ipvlan_core.c).
+fn kept_apart(site: &Site<'_>, other: &Site<'_>, to: SocketAddr) -> Option<Obstacle> {
+    let private = |of: &Site<'_>| match of.joint {
+        Joint::Macvlan(mode) => mode == MacvlanMode::Private,
+        Joint::Ipvlan(ipvlan) => ipvlan.reach == IpvlanReach::Private,
+        _ => false,
+    };
+    let by_switch = |of: &Site<'_>| match of.joint {
+        Joint::Macvlan(mode) => mode == MacvlanMode::Vepa,
+        Joint::Ipvlan(ipvlan) => ipvlan.reach == IpvlanReach::Vepa,
+        _ => false,
+    };
+    let both = [site, other];
+    let parent = &site.host_end.name;
+    let (of, mode, does) = match both.iter().find(|of| private(of)) {
+        Some(of) => (of, "private", "which reaches no other link there".to_owned()),
+        None => (
+            both.iter().find(|of| by_switch(of))?,
+            "vepa",
+            format!(
+                "which sends all to the switch behind {parent}, and that sends nothing back unless its port does so (hairpin)"
+            ),
+        ),
+    };
+    let (called, kind) = (site.container.called(), of.link.kind.as_deref().unwrap_or_default());
+    let set = |of: &&Site<'_>| {
+        let (name, tool) = (&of.link.name, within(of.container.netns.as_str()));
+        match of.joint {
+            Joint::Ipvlan(_) => None,
+            _ => Some(format!("{tool}ip link set {name} type {kind} mode bridge")),
+        }
+    };
+    let now: Vec<String> =
+        both.iter().filter(|of| private(of) || by_switch(of)).filter_map(set).collect();
+    let now = match now.is_empty() {
+        true => String::new(),
+        false => format!(", and for these two now: {}", now.join("; ")),
+    };
+    Some(Obstacle {
+        says: format!(
+            "{called} does not reach {to}: it is {}, also a link on {parent}, and {} of {} is of mode {mode}, {does}",
+            other.container.called(),
+            of.link.name,
+            of.container.called()
+        ),
+        seen: Vec::new(),
+        whose: None,
+        help: vec![Help::Advice(format!(
+            "the mode may be meant to keep containers apart; if they are to reach each other, \"mode\": \"bridge\" for network {} where containers are made{now}",
+            of.attachment.network
+        ))],
+    })
+}
+
 /// A rule translates the address to a container on the same bridge. That one answers by the bridge,
-/// where the answer is translated back only if the bridge shows it to IP's filters.
+/// where the answer is translated back only if the bridge shows it to IP's filters. If the bridge does,
+/// it is the bridge that sends the packet on (linux net/bridge/br_netfilter_hooks.c
+/// `br_nf_pre_routing_finish`), to the sender itself only in hairpin mode.
 fn bridged_past(
     look: Look<'_>,
     container: &Container,
@@ -187,7 +261,8 @@ fn bridged_past(
             RouteDecision::By { link, via: Some(via), .. }
                 if link.index == site.link.index && host.owner_of(via).is_some()
         );
-        if shows || is_on == Some(true) || !by_node {
+        let is_shown = shows || is_on == Some(true);
+        if !by_node {
             return None;
         }
         let iif = Some(site.seen_by.name.as_str());
@@ -195,6 +270,10 @@ fn bridged_past(
         let (place, NewDestination::To(Some(address), port)) = walked.destination? else {
             return None;
         };
+        if is_shown {
+            let is_own = address == site.address && site.host_end.no_hairpin;
+            return is_own.then(|| without_hairpin(&site, bridge, to));
+        }
         let other = on_bridge(look, bridge, address)?;
         let is_back = look_up(other.inside, Some(address), site.address, None, Some(0));
         let goes_by_bridge = matches!(
@@ -234,6 +313,29 @@ fn bridged_past(
             help,
         })
     })
+}
+
+/// A container asks its own published port, and the bridge does not send the frames back to it.
+fn without_hairpin(site: &Site<'_>, bridge: &Link, to: SocketAddr) -> Obstacle {
+    let (called, port) = (site.container.called(), &site.host_end.name);
+    let fix = Help::Command(format!("bridge link set dev {port} hairpin on"));
+    let network = &site.attachment.network;
+    let lasting = site.attachment.has_plugin("bridge").then(|| {
+        Help::Advice(format!(
+            "\"hairpinMode\": true for network {network} sets it where a container is made"
+        ))
+    });
+    Obstacle {
+        says: format!(
+            "{called} does not reach itself by {to}: {} sends no frame back by {port}, by which it came (hairpin mode is off)",
+            bridge.name
+        ),
+        seen: vec![format!(
+            "{to} is translated to {called}, and the bridge sends that on itself, as it shows its frames to IP's filters (br_netfilter)"
+        )],
+        whose: None,
+        help: std::iter::once(fix).chain(lasting).collect(),
+    }
 }
 
 /// Returns the container that has an address on a bridge.
@@ -383,7 +485,7 @@ mod tests {
     use super::*;
     use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
     use crate::model::filter::Family as Kin;
-    use crate::model::{MacvlanMode, Scene};
+    use crate::model::{Ipvlan, IpvlanMode, Scene};
     use crate::path::samples::{ip, node, on_parent, with};
     use crate::question::Answers;
     use crate::question::Probe;
@@ -423,6 +525,35 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_of_a_link_keeps_two_containers_of_one_parent_apart() {
+        let to = "10.88.0.3:80";
+        let macvlan = |mode| on_parent("macvlan", |link| link.macvlan = Some(mode));
+        let says = said(&macvlan(MacvlanMode::Private), to, false, Vec::new());
+        let begins = "c2 does not reach 10.88.0.3:80: it is c3, also a link on up0, and eth0 of c2 \
+                      is of mode private, which reaches no other link there | ";
+        assert!(says.starts_with(begins), "{says}");
+        let both = "now: nsenter --net=/run/netns/c2 ip link set eth0 type macvlan mode bridge; \
+                    nsenter --net=/run/netns/c3 ip link set eth0 type macvlan mode bridge";
+        assert!(says.ends_with(both), "{says}");
+        let says = said(&macvlan(MacvlanMode::Vepa), to, false, Vec::new());
+        assert!(says.contains("of mode vepa, which sends all to the switch behind up0"), "{says}");
+        assert_eq!(said(&macvlan(MacvlanMode::Bridge), to, false, Vec::new()), "");
+        // Only the other one is so.
+        let mut mixed = macvlan(MacvlanMode::Bridge);
+        let other = mixed.containers[1].inside.as_mut().unwrap();
+        other.links[1].macvlan = Some(MacvlanMode::Private);
+        let says = said(&mixed, to, false, Vec::new());
+        assert!(says.contains("and eth0 of c3 is of mode private"), "{says}");
+        assert_eq!(says.matches("ip link set").count(), 1, "{says}");
+        let reach = IpvlanReach::Private;
+        let ipvlan = |link: &mut Link| link.ipvlan = Some(Ipvlan { mode: IpvlanMode::L2, reach });
+        let says = said(&on_parent("ipvlan", ipvlan), to, false, Vec::new());
+        assert!(says.contains("is of mode private") && !says.contains("nsenter"), "{says}");
+        // Another machine there.
+        assert_eq!(said(&macvlan(MacvlanMode::Private), "10.88.0.9:80", true, Vec::new()), "");
+    }
+
+    #[test]
     fn answers_pass_by_the_bridge_without_being_translated_back() {
         let key = "net.bridge.bridge-nf-call-iptables";
         let service = |to: &str| {
@@ -457,6 +588,29 @@ mod tests {
         let other = routed.containers[1].inside.as_mut().unwrap();
         other.routes.retain(|route| route.to.prefix_len() == 0);
         assert_eq!(said(&routed, "10.96.0.10:80", true, Vec::new()), "");
+    }
+
+    #[test]
+    fn a_container_asks_its_own_port_without_hairpin_mode() {
+        let key = "net.bridge.bridge-nf-call-iptables";
+        let mut scene = node();
+        scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
+        let ask = |scene: &Scene, to: &str| said(scene, to, true, Vec::new());
+        assert_eq!(ask(&scene, "192.0.2.2:8080"), "");
+        let port = |scene: &mut Scene, is_off: bool| {
+            let port = scene.host.links.iter_mut().find(|link| link.name == "veth2").unwrap();
+            port.no_hairpin = is_off;
+        };
+        port(&mut scene, true);
+        let says = ask(&scene, "192.0.2.2:8080");
+        let begins =
+            "c2 does not reach itself by 192.0.2.2:8080: cni0 sends no frame back by veth2";
+        assert!(says.starts_with(begins), "{says}");
+        assert!(says.contains("| bridge link set dev veth2 hairpin on; "), "{says}");
+        // What leads to nobody; and the node itself sends it on, not the bridge.
+        assert_eq!(ask(&scene, "192.0.2.2:8081"), "");
+        scene.host.sysctls.insert(key.to_owned(), "0".to_owned());
+        assert_eq!(ask(&scene, "192.0.2.2:8080"), "");
     }
 
     /// Without a probe that shows that the server answers by another link.
