@@ -15,7 +15,9 @@ use crate::command::within;
 use crate::filter::{Layer, NewDestination, Packet, Port, Truth, walk};
 use crate::finding::{Finding, Help};
 use crate::model::filter::Hook;
-use crate::model::{Container, IpvlanReach, Link, MacvlanMode, Namespace, Part, Route, Transport};
+use crate::model::{
+    Attachment, Container, IpvlanReach, Link, MacvlanMode, Namespace, Part, Route, Scene, Transport,
+};
 use crate::path::{Joint, Site, carries, links_of_containers, may_ask, uplink};
 use crate::question::{Answer, Question};
 use crate::routes::{RouteDecision, TABLE_MAIN, look_up};
@@ -85,6 +87,71 @@ pub(in crate::rules) fn obstacle(
                 None => led(look, container, to, of_node, &way),
             }
         })
+        .or_else(|| by_other_router(look, container, to, of_node))
+}
+
+/// The container's gateway is another machine than the router by which the node is answered, in the
+/// same subnet: it is there, and need not be a router.
+fn by_other_router(
+    look: Look<'_>,
+    container: &Container,
+    to: SocketAddr,
+    of_node: Option<bool>,
+) -> Option<Obstacle> {
+    let inside = container.inside.as_ref()?;
+    let routed = look_up(inside, None, to.ip(), None, Some(0));
+    let RouteDecision::By { link, via: Some(via), .. } = routed else { return None };
+    let attachment = container.attachments.iter().find(|one| one.ifname == link.name)?;
+    let is_meant = of_node == Some(true) && attachment.gateways.contains(&via);
+    let router = node_router(look.scene, link, via, to.ip()).filter(|_| is_meant)?;
+    let called = container.called();
+    Some(Obstacle {
+        says: format!(
+            "{to} answers this node, and not {called}: {called} sends it to {via}, the gateway of network {}, and this node to {router}, in the same subnet",
+            attachment.network
+        ),
+        seen: Vec::new(),
+        whose: None,
+        help: vec![Help::Advice(instead(look.scene, container, attachment, via, router))],
+    })
+}
+
+/// Returns the router to which the node sends what is for an address, if a container's link has it in
+/// the subnet of its gateway, which is another machine, and not the node.
+pub(in crate::rules) fn node_router(
+    scene: &Scene,
+    link: &Link,
+    gateway: IpAddr,
+    to: IpAddr,
+) -> Option<IpAddr> {
+    let routed = look_up(&scene.host, None, to, None, Some(0));
+    let RouteDecision::By { via: Some(router), .. } = routed else { return None };
+    let is_other = router != gateway && scene.host.owner_of(gateway).is_none();
+    subnet_of(link, router).filter(|net| is_other && net.contains(&gateway)).map(|_| router)
+}
+
+/// What to do if a network's gateway is mistyped.
+pub(in crate::rules) fn instead(
+    scene: &Scene,
+    container: &Container,
+    attachment: &Attachment,
+    gateway: IpAddr,
+    router: IpAddr,
+) -> String {
+    let Attachment { network, ifname, .. } = attachment;
+    let file = scene.networks.iter().find(|one| one.name == *network);
+    let file = file.and_then(|network| network.file.as_deref()).unwrap_or("its configuration");
+    let tool = format!("{}{}", within(container.netns.as_str()), ip(IpFamily::of(router)));
+    let metric = container.inside.iter().flat_map(|inside| &inside.routes).find_map(|route| {
+        let is_it =
+            route.to.prefix_len() == 0 && route.hops.iter().any(|hop| hop.via == Some(gateway));
+        (is_it && route.metric != 0).then(|| format!(" metric {}", route.metric))
+    });
+    format!(
+        "if {gateway}, the gateway of network {network}, is mistyped ({file}), and {router} is the router: \"gateway\": \"{router}\" there, and in {} now: {tool} route replace default via {router} dev {ifname}{}",
+        container.called(),
+        metric.unwrap_or_default()
+    )
 }
 
 /// A routing rule leads what both the container and the node send there elsewhere than the main
@@ -485,7 +552,7 @@ mod tests {
     use super::*;
     use crate::filter::samples::{dnat, nat, rule, table, tcp_port};
     use crate::model::filter::Family as Kin;
-    use crate::model::{Ipvlan, IpvlanMode, Scene};
+    use crate::model::{Ipvlan, IpvlanMode};
     use crate::path::samples::{ip, node, on_parent, with};
     use crate::question::Answers;
     use crate::question::Probe;
@@ -588,6 +655,30 @@ mod tests {
         let other = routed.containers[1].inside.as_mut().unwrap();
         other.routes.retain(|route| route.to.prefix_len() == 0);
         assert_eq!(said(&routed, "10.96.0.10:80", true, Vec::new()), "");
+    }
+
+    #[test]
+    fn the_gateway_is_another_machine_than_the_nodes_router() {
+        let set = |link: &mut Link| {
+            link.macvlan = Some(MacvlanMode::Bridge);
+            link.addresses[0].address = "192.0.2.77/24".parse().unwrap();
+        };
+        let mut scene = on_parent("macvlan", set);
+        let mut lead = |to: &str| {
+            let container = &mut scene.containers[0];
+            container.attachments[0].gateways = vec![ip(to)];
+            container.inside.as_mut().unwrap().routes[0].hops[0].via = Some(ip(to));
+            said(&scene, "198.51.100.1:80", true, Vec::new())
+        };
+        let says = lead("192.0.2.11");
+        let begins = "198.51.100.1:80 answers this node, and not c2: c2 sends it to 192.0.2.11, the \
+                      gateway of network mynet, and this node to 192.0.2.1, in the same subnet | ";
+        assert!(says.starts_with(begins), "{says}");
+        let now = "nsenter --net=/run/netns/c2 ip route replace default via 192.0.2.1 dev eth0";
+        assert!(says.ends_with(now), "{says}");
+        assert_eq!(lead("192.0.2.1"), "");
+        // In another subnet there may be another router.
+        assert_eq!(lead("10.88.0.254"), "");
     }
 
     #[test]
