@@ -104,7 +104,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// Says whether a filter of the node may mark packets: then rules that ask for marks are not clear.
-fn may_mark(scene: &Scene) -> bool {
+pub(super) fn may_mark(scene: &Scene) -> bool {
     let tables = scene.host.filter.tables.iter().filter(|table| table.name != "netwright");
     let mut steps = tables
         .flat_map(|table| &table.chains)
