@@ -22,11 +22,12 @@ use net::IpFamily;
 
 pub(super) use self::several::{answers_elsewhere, links_out};
 pub(super) use self::silent::next_router;
+use super::unchecked::{ipv6_switch, is_ipv6_off_on_all};
 use super::{Rule, asks_links, containers, ip, is_outbound, leads_beyond, targets, unanswered};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{End, Place, Port};
-use crate::finding::{Finding, Help, WayKind};
+use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::model::filter::Step;
 use crate::model::{
     Container, Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
@@ -603,7 +604,10 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         Some(uplink) => (uplink, "has an address, and no route leads to other networks".to_owned()),
         // A node without IPv6 is not one that has lost it, and one with a way out by IPv6 may be
         // meant to have no IPv4. A container that tried it in vain misses it.
-        None if is_missed(look, site) || (family == IpFamily::V4 && !has_way_out(host)) => {
+        None if is_missed(look, site)
+            || (family == IpFamily::V6 && is_ipv6_off_on_all(host))
+            || (family == IpFamily::V4 && !has_way_out(host)) =>
+        {
             let is_ready = |link: &&Link| link.up && link.carrier && link.master.is_none();
             let other = path::uplink(look.scene, family == IpFamily::V4).filter(is_ready);
             let bare = other.or_else(|| outer.find(is_ready))?;
@@ -616,10 +620,8 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         None => return None,
     };
-    let switch = format!("net.ipv6.conf.{}.disable_ipv6", uplink.name);
-    let is_off = family == IpFamily::V6 && host.number(&switch) == Some(1);
-    if is_off {
-        return Some(switched_off(site, &uplink.name, &switch));
+    if let Some(switch) = ipv6_switch(host, uplink, family) {
+        return Some(switched_off(look, site, &uplink.name, &switch));
     }
     if family == IpFamily::V6 && routers::are_ignored(host, uplink) {
         return Some(routers::ignored(site, &uplink.name, &seen));
@@ -645,16 +647,23 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 }
 
 /// A kernel parameter switches IPv6 off where the node's way out by it would be.
-fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
+fn switched_off(look: Look<'_>, site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
+    let called = site.container.called();
     let says = format!(
         "IPv6 is switched off on {uplink}, so this node has no default route for it, and its containers do not reach beyond the node by it"
     );
-    Finding::error("no-default-route", format!("IPv6: {switch}"), says)
+    let (severity, seen) = match is_missed(look, site) {
+        true => {
+            (Severity::Error, format!("{uplink} is up, and a probe of {called} by IPv6 was lost"))
+        }
+        false => {
+            (Severity::Warning, format!("{uplink} is up, and {called} has an address of IPv6"))
+        }
+    };
+    let finding = Finding::error("no-default-route", format!("IPv6: {switch}"), says);
+    Finding { severity, ..finding }
         .at(format!("{switch} is 1"))
-        .seen(format!(
-            "{uplink} is up, and a probe of {} by IPv6 was lost",
-            site.container.called()
-        ))
+        .seen(seen)
         .hits(site.container.id.clone())
         .fix(format!("sysctl -w {switch}=0"))
         .advise(format!(

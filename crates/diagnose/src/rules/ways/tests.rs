@@ -274,6 +274,13 @@ fn a_container_misses_what_the_node_has_lost() {
     let switch = "net.ipv6.conf.up0.disable_ipv6";
     scene.host.sysctls.insert(switch.to_owned(), "1".to_owned());
     assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {switch}")]);
+    // On all links, which it names, also if nobody has asked in vain yet.
+    let all = "net.ipv6.conf.all.disable_ipv6";
+    scene.host.sysctls.insert(all.to_owned(), "1".to_owned());
+    assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {all}")]);
+    let found = found(&scene);
+    assert_eq!(found[0].fix, [format!("sysctl -w {all}=0")]);
+    assert_eq!(found[0].severity, crate::finding::Severity::Warning);
 }
 
 /// A default route that came by a router's advertisement is gone as soon as the node forwards.
