@@ -91,6 +91,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
         for site in &sites {
             one(look, site, &beyond, &mut found);
+            for finding in ports::untracked(look, site, &beyond) {
+                add(&mut found, finding);
+            }
         }
         let others = self::sites(Look { only: None, ..look }, family, CONTAINERS);
         for (from, to) in pairs(&sites, &others) {
@@ -172,13 +175,18 @@ fn leads_out(scene: &Scene, site: &Site<'_>) -> bool {
         || site.router(scene).is_some()
 }
 
-/// Adds a finding, or what it breaks to the same one.
+/// Adds a finding, or what it breaks to one of the same container that the same commands mend.
 fn add(found: &mut Vec<Finding>, finding: Finding) {
     let is_same = |known: &&mut Finding| {
-        known.id == finding.id && known.object == finding.object && known.hits == finding.hits
+        known.id == finding.id
+            && known.hits == finding.hits
+            && finding.fix.iter().all(|command| known.fix.contains(command))
     };
     match found.iter_mut().find(is_same) {
         Some(known) => {
+            let seen = finding.seen.into_iter().filter(|seen| !known.seen.contains(seen));
+            let seen: Vec<String> = seen.collect();
+            known.seen.extend(seen);
             let new = finding.breaks.into_iter().filter(|way| !known.breaks.contains(way));
             let new: Vec<Way> = new.collect();
             known.breaks.extend(new);

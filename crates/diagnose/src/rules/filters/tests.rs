@@ -5,6 +5,7 @@ use crate::filter::samples::{
     accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
     protocol, reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
+use crate::finding::WayKind;
 use crate::model::filter::{Family as Kin, LegacyTable, Step};
 use crate::path::samples::{node, with};
 use crate::question::{Answer, Answers, Hop, Probe, Question};
@@ -284,6 +285,110 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let removal = |handle: u32| format!("nft delete rule inet own raw handle {handle}");
     assert!(!both.is_empty());
     both.iter().for_each(|one| assert_eq!(one.fix, [removal(8), removal(7)]));
+}
+
+/// What comes to a published port, or answers from there, is translated only as part of a connection.
+#[test]
+fn a_published_port_is_not_led_to_its_container_without_connection_tracking() {
+    let notrack = || vec![Step::Effect { name: "notrack".to_owned() }];
+    let raw = |kin, hook, rules| table(kin, "perf", vec![base("raw", hook, -300, rules)]);
+    let all = |scene: &Scene| -> Vec<(String, Vec<String>, Vec<Way>)> {
+        let all = crate::causes::sort(found(scene), scene).causes.into_iter();
+        all.map(|one| one.finding).map(|one| (one.says, one.fix, one.breaks)).collect()
+    };
+    let v4 = |kind| vec![Way { container: None, kind, family: Some(IpFamily::V4) }];
+    let removed = |family: &str| vec![format!("nft delete rule {family} perf raw handle 7")];
+    let leads_nowhere = |family: &str| {
+        format!(
+            "published port 8080/tcp of c2 leads nowhere: {family} perf/raw rule 1 exempts what comes to it from connection tracking"
+        )
+    };
+
+    let from_outside = rule(&[iifname("up0"), tcp_port(8080), notrack()]);
+    let mut scene = with(node(), raw(Kin::Ip, Hook::Prerouting, vec![from_outside.clone()]));
+    assert_eq!(all(&scene), [(leads_nowhere("ip"), removed("ip"), v4(WayKind::Published))]);
+    // Docker's proxy takes the packets then, and programs before which SYNPROXY stands.
+    let listener = |program: &str| crate::model::Listener {
+        transport: Transport::Tcp,
+        at: "0.0.0.0:8080".parse().unwrap(),
+        v6only: false,
+        pid: None,
+        program: Some(program.to_owned()),
+        full: None,
+        stopped: false,
+        frozen: None,
+    };
+    scene.host.listeners = vec![listener("conmon")];
+    assert_eq!(all(&scene).len(), 1);
+    scene.host.listeners = vec![listener("docker-proxy")];
+    assert_eq!(all(&scene), []);
+    scene.host.listeners.clear();
+    let input = base("input", Hook::Input, 0, vec![rule(&[unknown("synproxy")])]);
+    assert_eq!(all(&with(scene.clone(), table(Kin::Ip, "fw", vec![input]))), []);
+    // The other port, and some clients alone.
+    let other = rule(&[iifname("up0"), tcp_port(9100), notrack()]);
+    let some = crate::filter::samples::source("45.0.0.1");
+    let some = rule(&[some, tcp_port(8080), notrack()]);
+    let scene = with(node(), raw(Kin::Ip, Hook::Prerouting, vec![other, some]));
+    assert_eq!(all(&scene), []);
+
+    // As a frame, before IP sees it.
+    let mut early = raw(Kin::Netdev, Hook::Ingress, vec![from_outside]);
+    early.chains[0].base.as_mut().unwrap().device = Some("up0".to_owned());
+    let scene = with(node(), early);
+    assert_eq!(all(&scene), [(leads_nowhere("netdev"), removed("netdev"), v4(WayKind::Published))]);
+
+    // What programs of the node send.
+    let looped = rule(&[oifname("lo"), notrack()]);
+    let scene = with(node(), raw(Kin::Inet, Hook::Output, vec![looped]));
+    let here = v4(WayKind::PublishedHere);
+    assert_eq!(all(&scene), [(leads_nowhere("inet"), removed("inet"), here.clone())]);
+
+    // The answers: those of a client are, and those of the node's programs.
+    let from_port = [iifname("cni0"), crate::filter::samples::tcp_from(80), notrack()];
+    let scene = with(node(), raw(Kin::Inet, Hook::Prerouting, vec![rule(&from_port)]));
+    let says = "answers from published port 8080/tcp of c2 are not translated back: inet perf/raw rule 1 exempts them from connection tracking";
+    let breaks = [v4(WayKind::Published), here].concat();
+    assert_eq!(all(&scene), [(says.to_owned(), removed("inet"), breaks)]);
+}
+
+#[test]
+fn a_published_port_of_ipv6_is_not_led_without_connection_tracking_either() {
+    let mut scene = node();
+    let own = scene.host.filter.tables.last_mut().unwrap();
+    let to = rule(&[
+        crate::filter::samples::destination("2001:db8::2"),
+        tcp_port(8080),
+        dnat("fd00:88::2", 80),
+    ]);
+    own.chains[0].rules.insert(0, to);
+    assert_eq!(found(&scene), []);
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: false,
+        name: "raw".to_owned(),
+        policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+        chains: Vec::new(),
+        rules: vec!["-A PREROUTING -p tcp -m tcp --dport 8080 -j CT --notrack".to_owned()],
+    }];
+    let all = found(&scene);
+    let fix = "ip6tables-legacy -t raw -D PREROUTING -p tcp -m tcp --dport 8080 -j CT --notrack";
+    assert_eq!(all.iter().map(|one| one.fix.clone()).collect::<Vec<_>>(), [[fix]]);
+    let way = Way { container: None, kind: WayKind::Published, family: Some(IpFamily::V6) };
+    assert_eq!(all[0].breaks, [way]);
+}
+
+/// linux net/netfilter/nft_ct.c `nft_notrack_eval`: what is tracked stays so.
+#[test]
+fn a_rule_that_comes_after_connection_tracking_takes_nothing_from_it() {
+    let late = |hook, priority| {
+        let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+        let chain = base("late", hook, priority, vec![rule(&[notrack])]);
+        found(&with(node(), table(Kin::Inet, "own", vec![chain])))
+    };
+    assert_eq!(late(Hook::Prerouting, -150), []);
+    assert_eq!(late(Hook::Forward, -300), []);
+    assert_eq!(late(Hook::Output, 0), []);
+    assert!(!late(Hook::Prerouting, -300).is_empty());
 }
 
 /// The node is the first router on the way, and the next one is another machine.
