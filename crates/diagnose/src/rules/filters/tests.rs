@@ -714,3 +714,76 @@ fn a_rule_that_dropped_a_probe() {
     // A firewall that drops echo requests may let all else through.
     assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
 }
+
+/// How its packets leave the container does not matter, nor whether the filter could be computed.
+#[test]
+fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
+    let told = |scene: &Scene, chain: &str, back: bool| {
+        let hop = Hop {
+            container: Some("c2".to_owned()),
+            link: Some("eth0".to_owned()),
+            dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
+            rule: Some(("inet own".to_owned(), chain.to_owned(), 7)),
+            back,
+        };
+        let asked = Probe::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        let [one] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!(
+            (one.id, one.object.as_str()),
+            ("inside-dropped", format!("c2: inet own/{chain} rule 1").as_str())
+        );
+        one.clone()
+    };
+    let filter = |scene: &mut Scene, chain: &str, hook: Hook, parts: &[Vec<Step>]| {
+        let chain = base(chain, hook, 0, vec![rule(parts)]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.filter.tables = vec![table(Kin::Inet, "own", vec![chain])];
+    };
+    // A link of the node that was moved into the container.
+    let mut moved = crate::path::samples::on_parent("host-device", |link| {
+        (link.kind, link.peer, link.peer_netnsid) = (None, None, None);
+    });
+    filter(&mut moved, "out", Hook::Output, &[oifname("eth0"), drop()]);
+    let one = told(&moved, "out", false);
+    assert_eq!(
+        one.says,
+        "the packet filter in c2, inet own/out rule 1, drops a probe to 198.51.100.1:80"
+    );
+    assert_eq!(one.place.as_deref(), Some("in c2: table inet own, chain out, rule 1: drop"));
+    assert_eq!(one.whose.as_deref(), Some("c2, or who set it up"));
+    let command =
+        |what: &str| format!("nsenter --net=/run/netns/c2 nft insert rule inet own {what} accept");
+    assert_eq!(one.fix, [command("out handle 7 ip daddr 198.51.100.1 tcp dport 80")]);
+    assert!(one.advice[0].starts_with("the filter is c2's own and may be meant"), "{one:#?}");
+    let remove = "nsenter --net=/run/netns/c2 nft delete rule inet own out handle 7";
+    assert!(one.advice.last().unwrap().ends_with(remove), "{one:#?}");
+
+    filter(&mut moved, "in", Hook::Input, &[iifname("eth0"), drop()]);
+    let one = told(&moved, "in", true);
+    let says = "the packet filter in c2, inet own/in rule 1, drops the answer to a probe to 198.51.100.1:80";
+    assert_eq!(one.says, says);
+    assert_eq!(one.fix, [command("in handle 7 ct state established,related")]);
+
+    // Nothing is known of what else the rule asks for.
+    for kind in ["macvlan", "ipvlan"] {
+        let mut scene = crate::path::samples::on_parent(kind, |link| {
+            link.macvlan = Some(crate::model::MacvlanMode::Bridge);
+            link.ipvlan = Some(crate::model::Ipvlan {
+                mode: crate::model::IpvlanMode::L2,
+                reach: crate::model::IpvlanReach::Bridge,
+            });
+        });
+        filter(&mut scene, "out", Hook::Output, &[unknown("match set"), drop()]);
+        let one = told(&scene, "out", false);
+        assert_eq!(one.fix, [command("out handle 7 ip daddr 198.51.100.1 tcp dport 80")]);
+        // A limit is not to be passed by.
+        let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
+        filter(&mut scene, "out", Hook::Output, &[vec![limit], drop()]);
+        let one = told(&scene, "out", false);
+        assert_eq!(one.fix, [""; 0]);
+        assert!(one.advice[0].contains("how many connections c2 keeps"), "{one:#?}");
+    }
+}
