@@ -86,6 +86,9 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for family in IpFamily::ALL {
         let sites = sites(look, family, limit);
         let beyond = others::samples(scene, family);
+        // What leads all elsewhere leads published ports elsewhere, too.
+        let leading = sites.iter().filter(|site| leads_out(scene, site));
+        found.extend(leading.filter_map(|site| proxies::diverted(look, site, &beyond)));
         for container in containers(look).take(limit) {
             found.extend(ports::redirected(look, container, family, &beyond));
         }

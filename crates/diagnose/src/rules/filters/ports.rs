@@ -149,9 +149,12 @@ pub(super) fn untracked(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr]) -> V
     if !site.is_the_nodes() {
         return found;
     }
-    for port in site.attachment.ports.iter().filter(|port| !has_proxy(look.scene, port)) {
+    for port in &site.attachment.ports {
         for (hook, packets) in packets_to(look.scene, port, site.family(), beyond) {
             let rules = exempting(look.scene, site, port, hook, &packets);
+            if rules.is_empty() || has_proxy(look.scene, port) {
+                continue;
+            }
             if let Some(finding) = say::untracked(look, site, port, hook, &rules) {
                 super::add(&mut found, finding);
             }

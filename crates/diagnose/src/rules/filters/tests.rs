@@ -718,7 +718,7 @@ fn a_rule_that_dropped_a_probe() {
 /// How its packets leave the container does not matter, nor whether the filter could be computed.
 #[test]
 fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
-    let told = |scene: &Scene, chain: &str, back: bool| {
+    let judged = |scene: &Scene, chain: &str, back: bool| {
         let hop = Hop {
             container: Some("c2".to_owned()),
             link: Some("eth0".to_owned()),
@@ -747,7 +747,7 @@ fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
         (link.kind, link.peer, link.peer_netnsid) = (None, None, None);
     });
     filter(&mut moved, "out", Hook::Output, &[oifname("eth0"), drop()]);
-    let one = told(&moved, "out", false);
+    let one = judged(&moved, "out", false);
     assert_eq!(
         one.says,
         "the packet filter in c2, inet own/out rule 1, drops a probe to 198.51.100.1:80"
@@ -762,7 +762,7 @@ fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
     assert!(one.advice.last().unwrap().ends_with(remove), "{one:#?}");
 
     filter(&mut moved, "in", Hook::Input, &[iifname("eth0"), drop()]);
-    let one = told(&moved, "in", true);
+    let one = judged(&moved, "in", true);
     let says = "the packet filter in c2, inet own/in rule 1, drops the answer to a probe to 198.51.100.1:80";
     assert_eq!(one.says, says);
     assert_eq!(one.fix, [command("in handle 7 ct state established,related")]);
@@ -777,13 +777,87 @@ fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
             });
         });
         filter(&mut scene, "out", Hook::Output, &[unknown("match set"), drop()]);
-        let one = told(&scene, "out", false);
+        let one = judged(&scene, "out", false);
         assert_eq!(one.fix, [command("out handle 7 ip daddr 198.51.100.1 tcp dport 80")]);
         // A limit is not to be passed by.
         let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
         filter(&mut scene, "out", Hook::Output, &[vec![limit], drop()]);
-        let one = told(&scene, "out", false);
+        let one = judged(&scene, "out", false);
         assert_eq!(one.fix, [""; 0]);
         assert!(one.advice[0].contains("how many connections c2 keeps"), "{one:#?}");
     }
+}
+
+/// As a rule for the uplink that does not name it.
+#[test]
+fn a_rule_that_leads_all_that_containers_send_elsewhere_is_named() {
+    let everywhere = |parts: &[Vec<Step>]| {
+        let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(parts)]);
+        with(node(), table(Kin::Ip, "nat", vec![chain]))
+    };
+    let to = |address: &str| {
+        vec![
+            Step::Immediate {
+                to: 0,
+                data: address.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec(),
+            },
+            Step::DestinationNat { address: Some(0), port: None },
+        ]
+    };
+    let any = crate::filter::samples::destination_in("0.0.0.0/0");
+    check(
+        &everywhere(&[any.clone(), to("10.9.9.9")]),
+        &expect![[r#"
+            port-redirected  what containers of mynet send beyond this node goes to 10.9.9.9: ip nat/PREROUTING rule 1 leads all of it there
+                where  table ip nat, chain PREROUTING, rule 1: dnat to 10.9.9.9
+                whose  unknown: a person or a program that uses iptables
+                hits   c2 c3
+                fix    nft delete rule ip nat PREROUTING handle 7
+                advice another program or a person made this rule: "dnat to 10.9.9.9" ends for all packets
+                advice or let the rule match no more than it is for, as by the link where packets come in
+        "#]],
+    );
+    let kinds = |scene: &Scene| -> Vec<WayKind> {
+        let mut found = found(scene).into_iter().filter(|one| one.hits == ["c3"]);
+        found.next().map(|one| one.breaks.iter().map(|way| way.kind).collect()).unwrap_or_default()
+    };
+    let all = [WayKind::Outside, WayKind::Names, WayKind::Gateway];
+    assert_eq!(kinds(&everywhere(&[any, to("10.9.9.9")])), all);
+    assert_eq!(kinds(&everywhere(&[protocol(6), to("10.9.9.9")])), [WayKind::Outside]);
+    let mut scene = node();
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: true,
+        name: "nat".to_owned(),
+        policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+        chains: Vec::new(),
+        rules: vec!["-A PREROUTING -j DNAT --to-destination 10.9.9.9".to_owned()],
+    }];
+    // It is asked before our own table, whose priority is -90.
+    assert_eq!(kinds(&scene), all);
+    assert_eq!(ids(&scene), ["port-redirected"]);
+    // All of it to the node itself.
+    assert_eq!(kinds(&everywhere(&[vec![Step::Redirect { port: None }]])), all);
+    // A proxy, and what comes in by the uplink.
+    assert_eq!(kinds(&everywhere(&[iifname("up0"), to("10.9.9.9")])), []);
+    assert_eq!(kinds(&everywhere(&[tcp_port(8443), to("10.9.9.9")])), []);
+    let port = vec![Step::Immediate { to: 0, data: 3128_u16.to_be_bytes().to_vec() }];
+    let here = [iifname("cni0"), protocol(6), port, vec![Step::Redirect { port: Some(0) }]];
+    assert_eq!(ids(&everywhere(&here)), ["proxy-missing"]);
+}
+
+/// What answers shows that somebody may mean it.
+#[test]
+fn a_rule_that_leads_all_elsewhere_is_a_warning_where_somebody_answers() {
+    let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[dnat("10.9.9.9", 53)])]);
+    let scene = with(node(), table(Kin::Ip, "nat", vec![chain]));
+    let judged = |answer: Answer| {
+        let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
+        let question = Question { from: Some("c3".to_owned()), asked };
+        let answers = Answers { all: vec![(question, answer)] };
+        let look = Look { scene: &scene, answers: &answers, only: Some("c3"), to: None };
+        judge(look).remove(0).severity
+    };
+    use crate::finding::Severity::{Error, Warning};
+    assert_eq!(judged(Answer::Named { after_us: 1, error: None }), Warning);
+    assert_eq!(judged(Answer::Silent { hops: Vec::new() }), Error);
 }
