@@ -19,16 +19,6 @@ pub(super) const ID: &str = "node-differs";
 /// A port of a bridge that forwards (linux include/uapi/linux/if_bridge.h `BR_STATE_FORWARDING`).
 const FORWARDING: u8 = 3;
 
-/// What needs the node's own address on the container's link.
-const BY_GATEWAY: [WayKind; 6] = [
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::FromNode,
-    WayKind::Published,
-    WayKind::PublishedHere,
-    WayKind::Names,
-];
-
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut bridges = LeadingBridges::default();
@@ -117,7 +107,7 @@ fn of_site(look: Look<'_>, bridges: &mut LeadingBridges, site: &Site<'_>) -> Vec
             None => Finding::error(ID, object, lacks).at(format!("link {name}")),
         };
         let finding = with_address(finding, site, gateway);
-        found.push(broken(finding, site.container, &BY_GATEWAY, site.family()));
+        found.push(broken(finding, site.container, &WayKind::BY_NODE, site.family()));
     }
     found.extend(waiting(site).filter(|_| down.is_empty()));
     found
