@@ -104,7 +104,7 @@ pub fn walk_changed(
 ) -> WalkOutcome {
     let mut run = Run::new(namespace, layer, hook, packet.clone());
     run.added = change.added.iter().filter(|one| one.inside.as_deref() == inside).collect();
-    run.ignored = change.ignored.iter().collect();
+    run.ignored = change.ignored.iter().filter(|_| inside.is_none()).collect();
     let mut walk = Walk {
         unknown: None,
         destination: None,

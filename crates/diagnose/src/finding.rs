@@ -51,6 +51,17 @@ impl WayKind {
         WayKind::Names,
         WayKind::Nodes,
     ];
+
+    /// What goes between the container and the node's IP.
+    pub(crate) const BY_NODE: [WayKind; 7] = [
+        WayKind::Gateway,
+        WayKind::Outside,
+        WayKind::FromNode,
+        WayKind::Published,
+        WayKind::PublishedHere,
+        WayKind::Names,
+        WayKind::Nodes,
+    ];
 }
 
 /// A way of packets that a finding breaks.

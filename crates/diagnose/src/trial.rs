@@ -117,6 +117,8 @@ impl<'l> Trials<'l> {
             ports.any(|port| port.host == at.port() && port.transport == Transport::Tcp)
         };
         match asked {
+            // A gateway, or the container itself, may serve names.
+            _ if asked.way() == WayKind::Names => Some(WayKind::Names),
             _ if is_own(to) => Some(WayKind::FromNode),
             Probe::Connect { to: at } if is_here(scene, to) && is_published(at) => {
                 Some(match to.is_loopback() {
@@ -133,7 +135,6 @@ impl<'l> Trials<'l> {
             {
                 Some(WayKind::Between)
             }
-            _ if asked.way() == WayKind::Names => Some(WayKind::Names),
             _ if is_here(scene, to) => None,
             _ => asked.destination().map(|_| WayKind::Outside),
         }
@@ -234,6 +235,19 @@ mod tests {
         let shown = |kind| trials.of_way(&scene.containers[0], kind, Some(IpFamily::V4));
         assert_eq!(shown(WayKind::Outside), Trial::Never);
         assert_eq!(shown(WayKind::Between), Trial::Works);
+    }
+
+    #[test]
+    fn a_gateway_that_is_asked_for_names_shows_the_way_of_names() {
+        let server = ip("10.88.0.1");
+        for asked in [Probe::Name { server }, Probe::NameByTcp { server }] {
+            let named = Answer::Named { after_us: 1, error: None };
+            let answered = vec![(Some("c2"), asked.clone(), named)];
+            assert_eq!(shown(answered.clone(), WayKind::Names), Trial::Works);
+            assert_eq!(shown(answered, WayKind::Gateway), Trial::Never);
+            let lost = vec![(Some("c2"), asked, Answer::Silent { hops: Vec::new() })];
+            assert_eq!(shown(lost, WayKind::Names), Trial::Fails);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::model::filter::{Rule, Table};
 pub struct Change<'c> {
     /// Places whose base chains are left out.
     pub without: &'c [Place],
-    /// Rules that are left out.
+    /// Rules of the node that are left out.
     pub ignored: &'c [Place],
     /// Rules besides those that are there.
     pub added: &'c [AddedRule],

@@ -58,6 +58,7 @@ impl Item<'_> {
     fn key(&self) -> (i32, i32) {
         match self {
             Item::Chain { priority, base, nat: true, .. } => (*priority, base.priority),
+            Item::Legacy { priority, nat: true, .. } => (*priority, *priority),
             other => (other.priority(), 0),
         }
     }

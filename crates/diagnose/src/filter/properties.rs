@@ -134,6 +134,15 @@ fn is_to_many(address: IpAddr) -> bool {
 /// The priority of connection tracking (`NF_IP_PRI_CONNTRACK`).
 const CONNTRACK: i32 = -200;
 
+/// Says whether connection tracking has not seen the packet yet.
+pub(super) fn is_before_tracking(run: &Run<'_>) -> bool {
+    match run.hook {
+        Hook::Ingress => true,
+        Hook::Prerouting | Hook::Output => run.priority < CONNTRACK,
+        Hook::Input | Hook::Forward | Hook::Postrouting | Hook::Egress => false,
+    }
+}
+
 /// linux include/uapi/linux/netfilter/nf_tables.h `NFT_CT_DIRECTION`.
 const CT_DIRECTION: u32 = 1;
 
@@ -155,12 +164,11 @@ pub(crate) fn connection(run: &Run<'_>, key: Connection) -> Option<Vec<Byte>> {
     if run.layer != Layer::Ip || is_unclear || is_looped {
         return unknown();
     }
-    let is_first = matches!(run.hook, Hook::Prerouting | Hook::Output);
     let is_untracked = packet.state == State::Untracked || run.untracked.is_some();
-    if is_first && run.priority < CONNTRACK && run.untracked.is_none() {
+    if is_before_tracking(run) && run.untracked.is_none() {
         return if key == Connection::State { Some(host(STATE_INVALID)) } else { None };
     }
-    if is_first && run.priority == CONNTRACK {
+    if matches!(run.hook, Hook::Prerouting | Hook::Output) && run.priority == CONNTRACK {
         return unknown();
     }
     match key {

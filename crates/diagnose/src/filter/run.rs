@@ -567,6 +567,10 @@ impl<'n> Run<'n> {
     fn effect(&mut self, ends: &Ends, at: AskedRule<'n>, name: &str, holds: Truth) {
         let name = name.to_ascii_lowercase();
         if name.contains("notrack") {
+            // What is tracked stays so (linux net/netfilter/nft_ct.c `nft_notrack_eval`).
+            if !properties::is_before_tracking(self) {
+                return;
+            }
             self.maybe_untracked = true;
             let is_sure = at.sure && !ends.accepts && ends.destinations.is_empty();
             if holds == Truth::Yes && is_sure && self.packet.state != State::Untracked {

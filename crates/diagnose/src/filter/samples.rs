@@ -95,6 +95,11 @@ pub(crate) fn tcp_port(port: u16) -> Vec<Step> {
     [protocol(6), bytes(Header::Transport, 2, &port.to_be_bytes())].concat()
 }
 
+/// `tcp sport PORT`.
+pub(crate) fn tcp_from(port: u16) -> Vec<Step> {
+    [protocol(6), bytes(Header::Transport, 0, &port.to_be_bytes())].concat()
+}
+
 pub(crate) fn udp_port(port: u16) -> Vec<Step> {
     [protocol(17), bytes(Header::Transport, 2, &port.to_be_bytes())].concat()
 }

@@ -201,9 +201,19 @@ fn what_is_not_tracked_is_not_translated() {
         ),
     ]);
     let walked = walk(&host, Layer::Ip, Hook::Prerouting, &outbound().between(Some("cni0"), None));
-    assert_eq!(walked.untracked.unwrap().name(), "inet t/raw rule 1");
+    let place = walked.untracked.unwrap();
+    assert_eq!(place.name(), "inet t/raw rule 1");
     assert_eq!(walked.packet.state, State::Untracked);
     assert_eq!(walked.destination, None);
+    // A rule of the node is left out, and none of a container whose tables have the same names.
+    let ignored = [place];
+    let change = Change { ignored: &ignored, ..Change::default() };
+    let packet = outbound().between(Some("cni0"), None);
+    let untracked = |inside: Option<&str>| {
+        walk_changed(&host, inside, Layer::Ip, Hook::Prerouting, &packet, change).untracked
+    };
+    assert_eq!(untracked(None), None);
+    assert!(untracked(Some("c2")).is_some());
 }
 
 #[test]

@@ -84,6 +84,9 @@ pub struct Link {
     /// Whether it is a port from which the bridge takes only frames of senders that it has an entry
     /// for there.
     pub locked: bool,
+    /// Whether it is a port by which the bridge sends no frame back that came in there: hairpin mode
+    /// is off.
+    pub no_hairpin: bool,
     /// Whether it neither asks nor answers for hardware addresses (IFF_NOARP).
     pub no_arp: bool,
     /// Whether it is a bridge that runs STP.

@@ -86,11 +86,17 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     for family in IpFamily::ALL {
         let sites = sites(look, family, limit);
         let beyond = others::samples(scene, family);
+        // What leads all elsewhere leads published ports elsewhere, too.
+        let leading = sites.iter().filter(|site| leads_out(scene, site));
+        found.extend(leading.filter_map(|site| proxies::diverted(look, site, &beyond)));
         for container in containers(look).take(limit) {
             found.extend(ports::redirected(look, container, family, &beyond));
         }
         for site in &sites {
             one(look, site, &beyond, &mut found);
+            for finding in ports::untracked(look, site, &beyond) {
+                add(&mut found, finding);
+            }
         }
         let others = self::sites(Look { only: None, ..look }, family, CONTAINERS);
         for (from, to) in pairs(&sites, &others) {
@@ -172,13 +178,18 @@ fn leads_out(scene: &Scene, site: &Site<'_>) -> bool {
         || site.router(scene).is_some()
 }
 
-/// Adds a finding, or what it breaks to the same one.
+/// Adds a finding, or what it breaks to one of the same container that the same commands mend.
 fn add(found: &mut Vec<Finding>, finding: Finding) {
     let is_same = |known: &&mut Finding| {
-        known.id == finding.id && known.object == finding.object && known.hits == finding.hits
+        known.id == finding.id
+            && known.hits == finding.hits
+            && finding.fix.iter().all(|command| known.fix.contains(command))
     };
     match found.iter_mut().find(is_same) {
         Some(known) => {
+            let seen = finding.seen.into_iter().filter(|seen| !known.seen.contains(seen));
+            let seen: Vec<String> = seen.collect();
+            known.seen.extend(seen);
             let new = finding.breaks.into_iter().filter(|way| !known.breaks.contains(way));
             let new: Vec<Way> = new.collect();
             known.breaks.extend(new);

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use net::IpFamily;
 
 use super::filters::denied::{Owners, is_denied};
-use super::ways::{obstacles, taken::taken};
+use super::ways::{obstacles, taken::PacketWay, taken::taken};
 use super::{Rule, containers, is_here, is_link_local, is_outbound, leads_beyond, with_router};
 use crate::Look;
 use crate::filter::{NewDestination, Place, Port};
@@ -93,22 +93,32 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
                 && !is_others(container, server)
                 && !is_denied(look, &owners, container, asked, answer)
             {
-                let finding = silent(container, server, by, answer).map(|finding| {
-                    let finding = led(look, container, server, by, answer, finding);
-                    let finding = with_way(look, container, server, by, answer, finding);
-                    let finding = unreached::mend(look, container, server, by, answer, finding);
-                    near::add(look, server, finding)
+                let question = NameQuestion { look, container, server, by, answer };
+                let finding = question.silent().map(|finding| {
+                    let finding = question.led(finding);
+                    let finding = question.with_way(finding);
+                    let finding = unreached::mend(question, finding);
+                    question.with_effect(near::add(look, server, finding))
                 });
                 found.extend(match answer {
-                    Answer::Silent { .. } => finding.map(|finding| {
-                        with_router(look, container, SocketAddr::new(server, PORT), by, finding)
-                    }),
+                    Answer::Silent { .. } => finding
+                        .map(|finding| with_router(look, container, question.to(), by, finding)),
                     _ => finding,
                 });
             }
         }
     }
     found
+}
+
+/// What a container asked a server of names, by what, and what came of it.
+#[derive(Debug, Clone, Copy)]
+struct NameQuestion<'l> {
+    look: Look<'l>,
+    container: &'l Container,
+    server: IpAddr,
+    by: Transport,
+    answer: &'l Answer,
 }
 
 /// Returns the server of names that a question asks, and by what.
@@ -213,93 +223,169 @@ fn serves(inside: &Namespace, server: IpAddr) -> bool {
 
 /// An address of loopback in resolv.conf is the container's own, not the node's.
 fn loopback(container: &Container) -> Option<Finding> {
-    if !servers(container).all(|server| server.is_loopback()) {
-        return None;
-    }
-    let server = servers(container).next()?;
+    let server = servers(container).next().filter(IpAddr::is_loopback)?;
     if serves(container.inside.as_ref()?, server) {
         return None;
     }
+    let called = container.called();
     let says = format!(
-        "{} asks {server} for names, which is its own loopback, and no program of it answers there",
-        container.called()
+        "{called} asks {server} for names, which is its own loopback, and no program of it answers there"
     );
-    Some(
-        Finding::error("nameserver-loopback", container.id.clone(), says)
-            .at(format!("resolv.conf of {}", container.called()))
-            .hits(container.id.clone())
-            .advise("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them")
+    let finding = match servers(container).find(|server| !server.is_loopback()) {
+        None => Finding::error("nameserver-loopback", container.id.clone(), says)
             .breaks(WayKind::Names, None),
+        Some(other) => {
+            let says = format!("{says}, so its programs find names only as they then ask {other}");
+            Finding::warning("nameserver-loopback", container.id.clone(), says)
+        }
+    };
+    Some(
+        finding
+            .at(format!("resolv.conf of {called}"))
+            .hits(container.id.clone())
+            .advise("give the container a resolv.conf with a server that it reaches; on a node with systemd-resolved, /run/systemd/resolve/resolv.conf has them"),
     )
 }
 
-/// Returns the rule of the node that surely leads the questions to another place, and that place.
-fn leader(
-    look: Look<'_>,
-    container: &Container,
-    server: IpAddr,
-    by: Transport,
-) -> Option<(Place, Option<String>)> {
-    let with = carries(by, Port::Is(PORT));
-    let mut sites = Site::all(look.scene, container, IpFamily::of(server));
-    let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
-    let (place, to) = led?;
-    let to = match to {
-        NewDestination::To(address, port) => {
-            let to = SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT));
-            Some(to.to_string())
+impl<'l> NameQuestion<'l> {
+    fn to(&self) -> SocketAddr {
+        SocketAddr::new(self.server, PORT)
+    }
+
+    /// Returns the way that it takes, if something is known of that.
+    fn way(&self) -> Option<PacketWay<'l>> {
+        taken(self.look, self.container, self.to(), self.by)
+    }
+
+    /// Returns the rule of the node that surely leads it to another place, and that place.
+    fn leader(&self) -> Option<(Place, Option<String>)> {
+        let (look, server) = (self.look, self.server);
+        let with = carries(self.by, Port::Is(PORT));
+        let mut sites = Site::all(look.scene, self.container, IpFamily::of(server));
+        let led = sites.find_map(|site| site.enter(&look.scene.host, server, with).destination);
+        let (place, to) = led?;
+        let to = match to {
+            NewDestination::To(address, port) => {
+                let to = SocketAddr::new(address.unwrap_or(server), port.unwrap_or(PORT));
+                Some(to.to_string())
+            }
+            NewDestination::Here(port) => {
+                Some(format!("port {} of this node", port.unwrap_or(PORT)))
+            }
+            NewDestination::Unknown => None,
+        };
+        Some((place, to))
+    }
+
+    /// Adds the rule of the node that surely leads it elsewhere: no answer comes from there, and the
+    /// server itself is not asked.
+    fn led(&self, finding: Finding) -> Finding {
+        let Some((place, to)) = self.leader() else {
+            return owned(self.look, self.container, self.server, finding);
+        };
+        let Some(to) = to else { return finding };
+        let (called, server, rule) = (self.container.called(), self.server, place.name());
+        let whose = whose::of_place(&place, self.look.scene);
+        let finding = finding.seen(format!("{rule} sends the question to {to}"));
+        let finding = Finding { place: Some(place.to_string()), whose, ..finding };
+        let is_lost = self.answer.is_lost() || *self.answer == Answer::Refused;
+        if finding.id != "nameserver-silent" || !is_lost {
+            return finding;
         }
-        NewDestination::Here(port) => Some(format!("port {} of this node", port.unwrap_or(PORT))),
-        NewDestination::Unknown => None,
-    };
-    Some((place, to))
-}
-
-/// Adds the rule of the node that surely leads the questions elsewhere: no answer comes from there,
-/// and the server itself is not asked.
-fn led(
-    look: Look<'_>,
-    container: &Container,
-    server: IpAddr,
-    by: Transport,
-    answer: &Answer,
-    finding: Finding,
-) -> Finding {
-    let Some((place, to)) = leader(look, container, server, by) else {
-        return owned(look, container, server, finding);
-    };
-    let Some(to) = to else { return finding };
-    let (called, rule) = (container.called(), place.name());
-    let whose = whose::of_place(&place, look.scene);
-    let finding = finding.seen(format!("{rule} sends the question to {to}"));
-    let finding = Finding { place: Some(place.to_string()), whose, ..finding };
-    if finding.id != "nameserver-silent" || !(answer.is_lost() || *answer == Answer::Refused) {
-        return finding;
+        let says = format!(
+            "{called} asks {server} for names, a rule of this node sends the question to {to}, and no answer comes"
+        );
+        Finding { says, advice: Vec::new(), ..finding }
+            .advise(format!("let {to}{BLAMED}{called} another server"))
+            .advise(format!("if {server} itself is to answer, remove the rule: {rule}"))
     }
-    let says = format!(
-        "{called} asks {server} for names, a rule of this node sends the question to {to}, and no answer comes"
-    );
-    Finding { says, advice: Vec::new(), ..finding }
-        .advise(format!("let {to}{BLAMED}{called} another server"))
-        .advise(format!("if {server} itself is to answer, remove the rule: {rule}"))
-}
 
-/// Adds which way the questions take to a server beyond the node, if it is another one than that of
-/// the node's own.
-fn with_way(
-    look: Look<'_>,
-    container: &Container,
-    server: IpAddr,
-    by: Transport,
-    answer: &Answer,
-    finding: Finding,
-) -> Finding {
-    if is_here(look.scene, server) {
-        return finding;
+    /// Adds which way it takes to a server beyond the node, if it is another one than that of the
+    /// node's own.
+    fn with_way(&self, finding: Finding) -> Finding {
+        if is_here(self.look.scene, self.server) {
+            return finding;
+        }
+        match self.way() {
+            Some(way) if way.is_unusual() => way.tell(finding, self.answer),
+            _ => finding,
+        }
     }
-    match taken(look, container, SocketAddr::new(server, PORT), by) {
-        Some(way) if way.is_unusual() => way.tell(finding, answer),
-        _ => finding,
+
+    /// Returns the first server of the container that answers it.
+    fn other(&self) -> Option<IpAddr> {
+        servers(self.container).find(|server| {
+            let asked = Probe::name(self.container, *server);
+            let question = Question { from: Some(self.container.id.clone()), asked };
+            matches!(
+                self.look.answers.to(&question),
+                Some(Answer::Reached { .. } | Answer::Named { error: None, .. })
+            )
+        })
+    }
+
+    /// Adds what it means for programs that the server is silent where another one answers: they ask
+    /// in the order of resolv.conf (`man 5 resolv.conf`).
+    fn with_effect(&self, finding: Finding) -> Finding {
+        let Some(other) = self.other().filter(|_| finding.id == "nameserver-silent") else {
+            return finding;
+        };
+        let (called, server) = (self.container.called(), self.server);
+        let place = |of: IpAddr| servers(self.container).position(|one| one == of);
+        if place(other) < place(server) {
+            return finding.seen(format!("{called} asks it only where {other} does not answer"));
+        }
+        let does = match self.answer {
+            Answer::Silent { .. } => "wait with each name until they ask",
+            _ => "find names only as they then ask",
+        };
+        let says = format!("{}; its programs {does} {other}, which answers", finding.says);
+        let finding = Finding { says, ..finding };
+        // Commands make it answer at once.
+        match finding.fix.is_empty() {
+            true => finding.advise(format!(
+                "until then, name {other} before {server} in resolv.conf of {called}"
+            )),
+            false => finding,
+        }
+    }
+
+    fn silent(&self) -> Option<Finding> {
+        let NameQuestion { container, server, answer, .. } = *self;
+        let at = self.to();
+        let called = container.called();
+        let by = self.by.as_str().to_uppercase();
+        let error = |says: String, seen: String| {
+            Finding::error("nameserver-silent", server.to_string(), says)
+                .seen(seen)
+                .hits(container.id.clone())
+                .advise(format!("let {server}{BLAMED}{called} another server"))
+                .breaks(WayKind::Names, Some(IpFamily::of(server)))
+        };
+        match answer {
+            Answer::Silent { .. } => Some(error(
+                format!("{server} does not answer {called} when it asks for names"),
+                format!("a question to {at} by {by} was not answered"),
+            )),
+            Answer::Refused => Some(error(
+                format!("no program at {server} answers {called} when it asks for names"),
+                format!("{at} refused a question by {by}"),
+            )),
+            Answer::Unreachable { error: cause, .. } => Some(error(
+                format!("{called} does not reach {server}, which it asks for names"),
+                cause.clone(),
+            )),
+            Answer::OneKind { answered, lost, .. } => Some(half(container, server, answered, lost)),
+            Answer::Named { error: Some(cause), .. } => {
+                let says = format!("{server} does not resolve names for {called}");
+                Some(
+                    Finding::warning("nameserver-fails", server.to_string(), says)
+                        .seen(cause.clone())
+                        .hits(container.id.clone()),
+                )
+            }
+            _ => None,
+        }
     }
 }
 
@@ -314,48 +400,6 @@ fn owned(look: Look<'_>, container: &Container, server: IpAddr, finding: Finding
             finding.seen(format!("{whose} has the address {server} itself, on {}", link.name))
         }
         None => finding,
-    }
-}
-
-fn silent(
-    container: &Container,
-    server: IpAddr,
-    by: Transport,
-    answer: &Answer,
-) -> Option<Finding> {
-    let at = SocketAddr::new(server, PORT);
-    let called = container.called();
-    let by = by.as_str().to_uppercase();
-    let error = |says: String, seen: String| {
-        Finding::error("nameserver-silent", server.to_string(), says)
-            .seen(seen)
-            .hits(container.id.clone())
-            .advise(format!("let {server}{BLAMED}{called} another server"))
-            .breaks(WayKind::Names, Some(IpFamily::of(server)))
-    };
-    match answer {
-        Answer::Silent { .. } => Some(error(
-            format!("{server} does not answer {called} when it asks for names"),
-            format!("a question to {at} by {by} was not answered"),
-        )),
-        Answer::Refused => Some(error(
-            format!("no program at {server} answers {called} when it asks for names"),
-            format!("{at} refused a question by {by}"),
-        )),
-        Answer::Unreachable { error: cause, .. } => Some(error(
-            format!("{called} does not reach {server}, which it asks for names"),
-            cause.clone(),
-        )),
-        Answer::OneKind { answered, lost, .. } => Some(half(container, server, answered, lost)),
-        Answer::Named { error: Some(cause), .. } => {
-            let says = format!("{server} does not resolve names for {called}");
-            Some(
-                Finding::warning("nameserver-fails", server.to_string(), says)
-                    .seen(cause.clone())
-                    .hits(container.id.clone()),
-            )
-        }
-        _ => None,
     }
 }
 
@@ -471,6 +515,62 @@ mod tests {
         let good = Answer::Named { after_us: 900, error: None };
         let good = Answers { all: vec![(asked[0].clone(), good)] };
         assert_eq!(judge(look(&scene, &good)), []);
+    }
+
+    /// Programs ask in the order of resolv.conf.
+    #[test]
+    fn what_a_silent_server_means_where_another_one_answers() {
+        let (dead, good) = ("198.51.100.53", "198.51.100.54");
+        let judged = |order: [&str; 2], answer: Answer| {
+            let mut scene = crate::path::samples::node();
+            scene.containers.truncate(1);
+            scene.containers[0].nameservers = Some(order.map(|one| one.parse().unwrap()).to_vec());
+            let of = |server: &str, answer: Answer| {
+                let asked = Probe::Name { server: server.parse().unwrap() };
+                (Question { from: Some("c2".to_owned()), asked }, answer)
+            };
+            let named = Answer::Named { after_us: 900, error: None };
+            let all = vec![of(dead, answer), of(good, named)];
+            let answers = Answers { all };
+            let mut found = judge(look(&scene, &answers));
+            assert_eq!((found.len(), found[0].object.as_str()), (1, dead), "{found:#?}");
+            found.remove(0)
+        };
+        let silent = || Answer::Silent { hops: Vec::new() };
+        let first = judged([dead, good], silent());
+        // Nobody has seen the question leave, but that to the other one goes the same way.
+        assert_eq!(
+            first.says,
+            "198.51.100.53 does not answer c2 when it asks for names; its programs wait with each name until they ask 198.51.100.54, which answers"
+        );
+        assert_eq!(first.seen[1], "198.51.100.54 answers by the same way");
+        assert_eq!(
+            first.advice,
+            [
+                "let 198.51.100.53 answer, or give c2 another server",
+                "until then, name 198.51.100.54 before 198.51.100.53 in resolv.conf of c2",
+            ]
+        );
+        let first = judged([dead, good], Answer::Refused);
+        let says = "answers c2 when it asks for names; its programs find names only as they then ask 198.51.100.54, which answers";
+        assert!(first.says.ends_with(says), "{}", first.says);
+        let second = judged([good, dead], silent());
+        assert_eq!(second.says, "198.51.100.53 does not answer c2 when it asks for names");
+        let seen = "c2 asks it only where 198.51.100.54 does not answer";
+        assert!(second.seen.iter().any(|one| one == seen), "{second:#?}");
+    }
+
+    #[test]
+    fn a_first_server_that_is_the_containers_loopback_is_named() {
+        let (mut scene, answers) = (scene("127.0.0.53"), Answers::default());
+        let more = "198.51.100.53".parse().unwrap();
+        scene.containers[0].nameservers.as_mut().unwrap().push(more);
+        let found = loopbacks(look(&scene, &answers)).remove(0);
+        assert_eq!((found.id, found.severity), ("nameserver-loopback", Severity::Warning));
+        assert!(found.says.ends_with("only as they then ask 198.51.100.53"), "{}", found.says);
+        assert_eq!(found.breaks, []);
+        scene.containers[0].nameservers.as_mut().unwrap().reverse();
+        assert_eq!(loopbacks(look(&scene, &answers)), []);
     }
 
     #[test]

@@ -7,13 +7,19 @@ mod ipsec;
 pub(super) mod proxies;
 mod tables;
 
+use std::net::IpAddr;
+
 use net::IpFamily;
 
-use super::Rule;
+use super::ways::{may_mark, routers, samples};
+use super::{Rule, containers};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
+use crate::model::{Link, Namespace, Port, Scene};
+use crate::path::Site;
 use crate::question::Answer;
+use crate::routes::{RouteDecision, look_up};
 
 pub(super) const RULE: Rule = Rule {
     judges: "kernel parameters",
@@ -35,6 +41,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     found.extend(forwarding::judge(look, IpFamily::V4));
     found.extend(forwarding::judge(look, IpFamily::V6));
     found.extend(reverse_path(look));
+    found.extend(other_uplinks(look));
     found.extend(arp::judge(look));
     found.extend(proxies::judge(look));
     found.extend(tables::judge(look));
@@ -82,10 +89,87 @@ fn reverse_path(look: Look<'_>) -> Vec<Finding> {
     found
 }
 
+/// The larger one of a link's value and that of all counts (linux
+/// Documentation/networking/ip-sysctl.rst).
+pub(super) fn larger(namespace: &Namespace, link: &str, key: &str) -> i64 {
+    let keys = [link, "all"].map(|name| format!("net.ipv4.conf.{name}.{key}"));
+    keys.iter().filter_map(|key| namespace.number(key)).max().unwrap_or_default()
+}
+
+/// Returns the links by which clients from beyond their subnets may come to a published port, and where
+/// the reverse path filter surely drops them; each with the link by which the node would answer. The
+/// kernel translates the destination first, so a rule for the node's own address does not count.
+pub(super) fn strict_links<'s>(
+    scene: &'s Scene,
+    site: &Site<'_>,
+    port: &Port,
+) -> Vec<(&'s Link, &'s Link)> {
+    let host = &scene.host;
+    let mark = if may_mark(scene) { None } else { Some(0) };
+    let at = port.host_ip.filter(|at| !at.is_unspecified());
+    let own = |link: &Link| {
+        let mut all = link.addresses.iter().map(|own| own.address.addr());
+        all.any(|own| own.is_ipv4() && at.is_none_or(|at| at == own))
+    };
+    let strict = host.links.iter().filter(|link| {
+        let is_ready = link.up && link.carrier && site.address.is_ipv4();
+        is_ready
+            && larger(host, &link.name, "rp_filter") == 1
+            && own(link)
+            && routers::leads_out(host, link)
+    });
+    let answered = |to: IpAddr| match look_up(host, Some(site.address), to, None, mark) {
+        RouteDecision::By { link, .. } => Some(link),
+        _ => None,
+    };
+    let [first, others @ ..] = samples(IpFamily::V4).map(answered);
+    let Some(out) = first else { return Vec::new() };
+    let is_other = |link: &Link| {
+        let mut all = others.iter().chain([&first]);
+        all.all(|out| out.is_some_and(|out| out.index != link.index))
+    };
+    strict.filter(|link| is_other(link)).map(|link| (link, out)).collect()
+}
+
+/// Says whether a link has a default route, in any table: then hosts from everywhere may come by it.
+pub(super) fn is_uplink(host: &Namespace, link: &Link) -> bool {
+    host.routes.iter().any(|route| {
+        route.to.addr().is_ipv4()
+            && route.to.prefix_len() == 0
+            && route.hops.iter().any(|hop| hop.link == Some(link.index))
+    })
+}
+
+/// What comes to a published port by another uplink than that of the answers. Nobody has tried it.
+fn other_uplinks(look: Look<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for container in containers(look) {
+        for site in Site::all(look.scene, container, IpFamily::V4) {
+            let links = site.attachment.ports.iter();
+            let links = links.flat_map(|port| strict_links(look.scene, &site, port));
+            for (link, out) in links.filter(|(link, _)| is_uplink(&look.scene.host, link)) {
+                let (name, out) = (&link.name, &out.name);
+                let says = format!(
+                    "the reverse path filter drops what comes in by {name} for published ports from beyond its subnets: this node answers that by {out}"
+                );
+                let finding = Finding::warning("reverse-path-filter", name.clone(), says)
+                    .at(format!("net.ipv4.conf.{name}.rp_filter and net.ipv4.conf.all.rp_filter"))
+                    .seen(format!("the larger one is 1 (strict), and the default route by {out} is preferred to that by {name}; no probe was sent so"))
+                    .hits(container.id.clone())
+                    .fix(format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2"))
+                    .advise(format!("then {name} takes packets of every sender to whom any route leads, and the answers leave by {out}"))
+                    .breaks(WayKind::Published, Some(IpFamily::V4));
+                found.push(finding);
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Attachment, Container, Scene};
+    use crate::model::{Attachment, Container};
     use crate::question::{Answers, Hop, Probe, Question};
 
     fn ids(scene: &Scene, answers: &Answers) -> Vec<&'static str> {
@@ -149,5 +233,42 @@ mod tests {
         let found = judge(Look { answers: &within, ..look });
         assert_eq!(found[0].object, "c1: up1");
         assert!(found[0].fix[0].starts_with("nsenter --net="), "{:?}", found[0].fix);
+    }
+
+    #[test]
+    fn clients_that_come_by_a_second_uplink() {
+        use crate::model::Route;
+        use crate::path::samples::node as with_port;
+        use crate::routes::samples::{link, route};
+        let mut scene = with_port();
+        let tunnel = scene.host.links.iter_mut().find(|link| link.name == "tun0").unwrap();
+        tunnel.kind = Some("tun".to_owned());
+        scene.host.links.push(link(8, "up1", &["203.0.113.2/24"]));
+        scene.host.routes.push(route("203.0.113.0/24", 8, None));
+        let second = Route { metric: 100, ..route("0.0.0.0/0", 8, Some("203.0.113.1")) };
+        scene.host.routes.push(second);
+        let found = |scene: &Scene| {
+            let answers = Answers::default();
+            other_uplinks(Look { scene, answers: &answers, only: None, to: None })
+        };
+        assert_eq!(found(&scene), []);
+        let key = |link: &str| format!("net.ipv4.conf.{link}.rp_filter");
+        scene.host.sysctls.insert(key("all"), "1".to_owned());
+        let all = found(&scene);
+        assert_eq!((all.len(), all[0].object.as_str(), &*all[0].hits[0]), (1, "up1", "c2"));
+        assert_eq!(all[0].fix, ["sysctl -w net.ipv4.conf.up1.rp_filter=2"]);
+        // A loose one, and a port that is published at the first uplink alone.
+        scene.host.sysctls.insert(key("up1"), "2".to_owned());
+        assert_eq!(found(&scene), []);
+        scene.host.sysctls.insert(key("up1"), "1".to_owned());
+        scene.containers[0].attachments[0].ports[0].host_ip = Some("192.0.2.2".parse().unwrap());
+        assert_eq!(found(&scene), []);
+        // A network of machines on the link alone, as far as is known.
+        scene.containers[0].attachments[0].ports[0].host_ip = None;
+        scene.host.routes.pop();
+        assert_eq!(found(&scene), []);
+        let site = Site::all(&scene, &scene.containers[0], IpFamily::V4).next().unwrap();
+        let port = &site.attachment.ports[0];
+        assert_eq!(strict_links(&scene, &site, port)[0].0.name, "up1");
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use net::IpFamily;
 
-use super::{Rule, containers, ip, is_outbound};
+use super::{Rule, containers, ip, is_on_parent, is_outbound};
 use crate::Look;
 use crate::command::within;
 use crate::finding::{Finding, WayKind};
@@ -40,12 +40,32 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
             // CHECK tells it, and what it says is more exact, but that IPv6 is switched off.
             let is_reported = !attachment.drifts.is_empty() || attachment.unfinished.is_some();
             let mut all = of_link(look, container, attachment, inside, link);
-            all.retain(|finding| !is_reported || is_ipv6_off(finding));
+            all.retain(|finding| {
+                !is_reported || is_ipv6_off(finding) || is_after_first(attachment, finding)
+            });
             found.extend(all);
         }
     }
     found
 }
+
+/// Plugins of others report one difference at a time: of a default route that is lost, as the kernel
+/// takes away those of both IP versions with a link that goes down, CHECK says only the first.
+fn is_after_first(attachment: &Attachment, finding: &Finding) -> bool {
+    let is_route = finding.says.contains(NO_DEFAULT);
+    let mut drifts = attachment.drifts.iter();
+    let is_of = |family: IpFamily| finding.breaks.iter().any(|way| way.family == Some(family));
+    let names = |text: &str| {
+        (text.contains("0.0.0.0/0") && is_of(IpFamily::V4))
+            || (text.contains("::/0") && is_of(IpFamily::V6))
+    };
+    attachment.by_others
+        && attachment.unfinished.is_none()
+        && is_route
+        && !drifts.any(|drift| names(&drift.what) || names(&drift.details))
+}
+
+const NO_DEFAULT: &str = " has no default route of ";
 
 /// A link without addresses may be down by intent.
 fn of_link(
@@ -65,32 +85,36 @@ fn of_link(
         all.any(|address| IpFamily::of(address) == family && !is_of_link_alone(address))
     };
     let families = IpFamily::ALL;
+    let name = &link.name;
+    let route = |family| lost_route(look, container, attachment, inside, family);
+    let is_gone = |family: IpFamily| given(family) && !is_there(family);
+    // The kernel removes the routes of an address with it.
+    let restored = |family: IpFamily| {
+        let switch = ipv6_switch(inside, link, family).filter(|_| is_gone(family));
+        let switch = switch.map(|switch| format!("sysctl -w {switch}=0"));
+        let first = of_family(family).next().filter(|_| is_gone(family));
+        let address = first.map(|first| format!("ip addr add {first} dev {name}"));
+        let route = route(family).map(|(_, fix)| fix);
+        switch.into_iter().chain(address).chain(route)
+    };
     if !link.up && families.into_iter().any(given) {
-        let what = format!("{} is down", link.name);
-        let fix = format!("ip link set {} up", link.name);
-        return vec![told(container, attachment, &what, &[fix], None)];
+        // With the link that goes down, it removes routes, and addresses of IPv6.
+        let up = std::iter::once(format!("ip link set {name} up"));
+        let fix: Vec<String> = up.chain(families.into_iter().flat_map(restored)).collect();
+        return vec![told(container, attachment, &format!("{name} is down"), &fix, None)];
     }
     let of_one = |family: IpFamily| {
-        let route = lost_route(look, container, attachment, inside, family);
-        if !given(family) || is_there(family) {
-            let (what, fix) = route?;
+        if !is_gone(family) {
+            let (what, fix) = route(family)?;
             return Some(without_route(container, attachment, &what, fix, family));
         }
         let own: Vec<String> = of_family(family).map(ToString::to_string).collect();
-        let (name, all) = (&link.name, own.join(", "));
-        let first = own.first().map(String::as_str).unwrap_or_default();
-        // The kernel removes the routes of an address with it.
-        let restored = [format!("ip addr add {first} dev {name}")];
-        let restored = restored.into_iter().chain(route.map(|(_, fix)| fix));
-        let (what, fix): (String, Vec<String>) = match ipv6_switch(inside, link, family) {
-            Some(switch) => (
-                format!("{IPV6_OFF}{name} ({switch} is 1), and ADD gave {all}"),
-                std::iter::once(format!("sysctl -w {switch}=0")).chain(restored).collect(),
-            ),
-            None => {
-                (format!("{name} has no {family} address, and ADD gave {all}"), restored.collect())
-            }
+        let all = own.join(", ");
+        let what = match ipv6_switch(inside, link, family) {
+            Some(switch) => format!("{IPV6_OFF}{name} ({switch} is 1), and ADD gave {all}"),
+            None => format!("{name} has no {family} address, and ADD gave {all}"),
         };
+        let fix: Vec<String> = restored(family).collect();
         Some(told(container, attachment, &what, &fix, Some(family)))
     };
     families.into_iter().filter_map(of_one).collect()
@@ -105,11 +129,23 @@ pub(crate) fn is_ipv6_off(finding: &Finding) -> bool {
     finding.id == "inside-differs" && finding.says.contains(IPV6_OFF)
 }
 
-/// Returns the kernel parameter of a link that switches IPv6 off there, as `sysctl` takes it.
-fn ipv6_switch(namespace: &Namespace, link: &Link, family: IpFamily) -> Option<String> {
+/// Returns the kernel parameter that switches IPv6 off on a link, as `sysctl` takes it. If that of all
+/// links is set, it switches links off that come later, too.
+pub(super) fn ipv6_switch(namespace: &Namespace, link: &Link, family: IpFamily) -> Option<String> {
     let switch = |name: &str| format!("net.ipv6.conf.{name}.disable_ipv6");
     let is_off = namespace.number(&switch(&link.name)) == Some(1);
-    (family == IpFamily::V6 && is_off).then(|| switch(&link.name.replace('.', "/")))
+    (family == IpFamily::V6 && is_off).then(|| match is_ipv6_off_on_all(namespace) {
+        true => OFF_ON_ALL.to_owned(),
+        false => switch(&link.name.replace('.', "/")),
+    })
+}
+
+const OFF_ON_ALL: &str = "net.ipv6.conf.all.disable_ipv6";
+
+/// Says whether IPv6 was switched off on all links (linux net/ipv6/addrconf.c
+/// `addrconf_disable_ipv6`).
+pub(super) fn is_ipv6_off_on_all(namespace: &Namespace) -> bool {
+    namespace.number(OFF_ON_ALL) == Some(1)
 }
 
 /// The kernel makes such an address itself.
@@ -134,13 +170,17 @@ fn lost_route(
     let is_asked = asked.any(|net| IpFamily::of(net.addr()) == family);
     let is_there =
         routes.any(|route| route.to.prefix_len() == 0 && IpFamily::of(route.to.addr()) == family);
-    if !is_asked || is_there || !is_outbound(look.scene, container, family) {
+    // Without it, no link on a parent is known to lead beyond the node.
+    let mut given = attachment.default_routes.iter();
+    let is_given = given.any(|net| IpFamily::of(net.addr()) == family)
+        && is_on_parent(attachment.plugins.first().map(String::as_str));
+    if !is_asked || is_there || !(is_given || is_outbound(look.scene, container, family)) {
         return None;
     }
     let mut gateways = attachment.gateways.iter();
     let gateway = gateways.find(|gateway| IpFamily::of(**gateway) == family)?;
     Some((
-        format!("{} has no default route of {family}", container.called()),
+        format!("{}{NO_DEFAULT}{family}", container.called()),
         format!("{} route add default via {gateway}", ip(family)),
     ))
 }
@@ -244,6 +284,10 @@ mod tests {
             format!("{tool}ip -6 route add default via fd00:88::1"),
         ];
         assert_eq!(fix, lines);
+        // On all links.
+        inside(&mut scene).sysctls.insert(OFF_ON_ALL.to_owned(), "1".to_owned());
+        assert!(told(&scene)[0].contains("(net.ipv6.conf.all.disable_ipv6 is 1)"));
+        inside(&mut scene).sysctls.remove(OFF_ON_ALL);
         // CHECK does not say why the address is gone.
         scene.containers[0].attachments[0].drifts = differing("failed to find IP fd00:88::2/64");
         let answers = Answers::default();
@@ -260,6 +304,39 @@ mod tests {
         let address = "fe80::2/64".parse().unwrap();
         scene.containers[0].attachments[0].addresses[1] = address;
         assert_eq!(told(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn what_went_with_a_link_that_was_down_is_mended_at_once() {
+        let fixes = |scene: &Scene| -> Vec<Vec<String>> {
+            let answers = Answers::default();
+            let found = judge(Look { scene, answers: &answers, only: None, to: None });
+            found.into_iter().map(|one| one.fix).collect()
+        };
+        let tool = "nsenter --net=/run/netns/c2 ";
+        let defaults =
+            ["ip route add default via 10.88.0.1", "ip -6 route add default via fd00:88::1"];
+        let mut scene = node();
+        let both = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+        scene.containers[0].attachments[0].default_routes = both;
+        inside(&mut scene).routes.retain(|route| route.to.prefix_len() != 0);
+        inside(&mut scene).links[1].addresses.truncate(1);
+        inside(&mut scene).links[1].up = false;
+        let lines =
+            ["ip link set eth0 up", defaults[0], "ip addr add fd00:88::2/64 dev eth0", defaults[1]];
+        assert_eq!(fixes(&scene), [lines.map(|line| format!("{tool}{line}"))]);
+        // It is up again. CHECK of others says only the first, and a macvlan shows no other way out.
+        inside(&mut scene).links[1].up = true;
+        inside(&mut scene).links[1].addresses =
+            node().containers[0].inside.as_ref().unwrap().links[1].addresses.clone();
+        let attachment = &mut scene.containers[0].attachments[0];
+        attachment.plugins = vec!["macvlan".to_owned()];
+        assert_eq!(fixes(&scene), defaults.map(|line| [format!("{tool}{line}")]));
+        let attachment = &mut scene.containers[0].attachments[0];
+        attachment.drifts = differing("Expected Route {Dst:0.0.0.0/0} not found in routing table");
+        assert_eq!(fixes(&scene), [[""; 0]; 0]);
+        scene.containers[0].attachments[0].by_others = true;
+        assert_eq!(fixes(&scene), [[format!("{tool}{}", defaults[1])]]);
     }
 
     #[test]

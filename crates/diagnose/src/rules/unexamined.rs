@@ -8,13 +8,14 @@ use net::IpFamily;
 use serde::Serialize;
 
 use super::asked::bridge_of_runtime;
+use super::switches::{is_uplink, larger, strict_links};
 use super::ways::{links_out, next_router, samples};
 use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
 use crate::causes::covers;
 use crate::finding::{Finding, Way, WayKind};
-use crate::model::{Container, Link, Namespace, Port, Scene, Transport};
-use crate::path::{links_of_containers, uplink};
+use crate::model::{Container, Link, Port, Scene, Transport};
+use crate::path::{Site, links_of_containers, uplink};
 use crate::question::{Answer, Probe};
 use crate::routes::{RouteDecision, look_up};
 use crate::whose::{self, Owner, owner_of_link};
@@ -299,15 +300,11 @@ impl<'l> AnswerIndex<'l> {
             _ => false,
         };
         let why = self.why(self.tried(None, is_meant), "this node has no way to ask");
-        let why = why.or_else(|| silent_address(self.look.scene, port))?;
+        let why = why
+            .or_else(|| silent_address(self.look.scene, port))
+            .or_else(|| strict_uplink(self.look.scene, container, port))?;
         Some(format!("{named}: {why}"))
     }
-}
-
-/// The larger one of a link's value and that of all counts.
-fn larger(namespace: &Namespace, link: &str, key: &str) -> i64 {
-    let keys = [link, "all"].map(|name| format!("net.ipv4.conf.{name}.{key}"));
-    keys.iter().filter_map(|key| namespace.number(key)).max().unwrap_or_default()
 }
 
 /// A port of an address that is on the node's loopback, for which the node answers nobody on its links:
@@ -324,6 +321,18 @@ fn silent_address(scene: &Scene, port: &Port) -> Option<String> {
             owner.name, out.name
         )
     })
+}
+
+/// By another link than that of the answers, clients may come to a port from beyond the link's subnets.
+fn strict_uplink(scene: &Scene, container: &Container, port: &Port) -> Option<String> {
+    let mut sites = Site::all(scene, container, IpFamily::V4);
+    let site = sites.find(|site| site.attachment.ports.contains(port))?;
+    let all = strict_links(scene, &site, port);
+    let (link, out) = all.into_iter().find(|(link, _)| !is_uplink(&scene.host, link))?;
+    Some(format!(
+        "what comes in by {} from beyond its subnets is dropped there (rp_filter is 1), as this node would answer by {}; no probe was sent so",
+        link.name, out.name
+    ))
 }
 
 /// A container of several networks drops what comes in by one of them from machines that it would

@@ -20,19 +20,20 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use net::IpFamily;
 
-pub(super) use self::several::links_out;
+pub(super) use self::several::{answers_elsewhere, links_out};
 pub(super) use self::silent::next_router;
-use super::{Rule, asks_links, containers, ip, is_outbound, targets};
+use super::unchecked::{ipv6_switch, is_ipv6_off_on_all};
+use super::{Rule, asks_links, containers, ip, is_outbound, leads_beyond, targets, unanswered};
 use crate::Look;
 use crate::command::within;
 use crate::filter::{End, Place, Port};
-use crate::finding::{Finding, Help, WayKind};
+use crate::finding::{Finding, Help, Severity, WayKind};
 use crate::model::filter::Step;
 use crate::model::{
-    Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
+    Container, Link, Namespace, Part, Route, RouteKind, RouteRule, RuleAction, Scene, Transport,
 };
 use crate::path::{self, Site};
-use crate::routes::{RouteDecision, TABLE_LOCAL, look_up};
+use crate::routes::{RouteDecision, TABLE_LOCAL, TABLE_MAIN, look_up};
 use crate::whose;
 
 /// Routes and routing rules.
@@ -80,6 +81,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     let mark = if may_mark(scene) { None } else { Some(0) };
     for family in IpFamily::ALL {
         for container in containers(look) {
+            found.extend(refused_by_itself(look, container, family));
             for site in Site::all(scene, container, family) {
                 if let Some(missing) = back::missing(look, &site) {
                     found.push(missing);
@@ -103,7 +105,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
 }
 
 /// Says whether a filter of the node may mark packets: then rules that ask for marks are not clear.
-fn may_mark(scene: &Scene) -> bool {
+pub(super) fn may_mark(scene: &Scene) -> bool {
     let tables = scene.host.filter.tables.iter().filter(|table| table.name != "netwright");
     let mut steps = tables
         .flat_map(|table| &table.chains)
@@ -139,9 +141,18 @@ pub(super) fn samples(family: IpFamily) -> [IpAddr; 3] {
 
 /// Judges how a container reaches beyond the node, and how answers come back.
 fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
+    beyond(look, site.container, site.family(), |to| to_and_back(look, site, to, mark))
+}
+
+/// Judges what is sent to the Internet, and to what a container asks.
+fn beyond(
+    look: Look<'_>,
+    container: &Container,
+    family: IpFamily,
+    judged: impl Fn(IpAddr) -> Vec<Finding>,
+) -> Vec<Finding> {
     let mut found = Vec::new();
-    let all: Vec<Vec<Finding>> =
-        samples(site.family()).iter().map(|to| to_and_back(look, site, *to, mark)).collect();
+    let all = samples(family).map(&judged);
     // What one of them does not meet depends on the address.
     if let Some((first, others)) = all.split_first() {
         let is_common = |finding: &&Finding| {
@@ -151,26 +162,63 @@ fn outside(look: Look<'_>, site: &Site<'_>, mark: Option<u32>) -> Vec<Finding> {
         };
         found.extend(first.iter().filter(is_common).cloned());
     }
-    for to in targets(look, site.container) {
-        if to.is_ipv4() == (site.family() == IpFamily::V4) {
-            let own = to_and_back(look, site, to, mark);
-            found.extend(own.into_iter().filter(|one| one.id != "no-default-route"));
+    for to in targets(look, container) {
+        if IpFamily::of(to) == family {
+            found.extend(judged(to).into_iter().filter(|one| one.id != "no-default-route"));
         }
     }
     found
 }
 
+/// A route or a rule of a container refuses what it sends beyond the node, by whatever it is
+/// connected.
+fn refused_by_itself(look: Look<'_>, container: &Container, family: IpFamily) -> Vec<Finding> {
+    let Some(inside) = &container.inside else { return Vec::new() };
+    let is_default = |route: &Route| {
+        route.to.prefix_len() == 0
+            && route.metric != u32::MAX
+            && IpFamily::of(route.to.addr()) == family
+            && matches!(
+                route.kind,
+                RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit
+            )
+    };
+    // Who has such a route in the place of the default one may be meant to have none.
+    let is_missed =
+        || inside.routes.iter().any(is_default) && unanswered(look, container, family).is_some();
+    if !leads_beyond(look.scene, container, family) && !is_missed() {
+        return Vec::new();
+    }
+    let decided = |from: Option<IpAddr>, to: IpAddr| look_up(inside, from, to, None, Some(0));
+    beyond(look, container, family, |to| {
+        // The kernel asks once more with the source that it has chosen.
+        let routed = match decided(None, to) {
+            RouteDecision::By { link, route, .. } => {
+                decided(route.source.or_else(|| path::address_of(link, to.is_ipv4())), to)
+            }
+            other => other,
+        };
+        let (route, rule) = match routed {
+            RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
+                (Some(route), rule)
+            }
+            RouteDecision::Refused { route, rule } => (route, rule),
+            _ => return Vec::new(),
+        };
+        vec![refused_inside(container, inside, family, route, rule)]
+    })
+}
+
 fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -> Vec<Finding> {
     let host = &look.scene.host;
-    let inside = Some(site.container.id.as_str());
+    let inside =
+        |route, rule| vec![refused_inside(site.container, site.inside, site.family(), route, rule)];
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
         RouteDecision::By { link, via: Some(via), .. } if link.index == site.link.index => via,
         RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
-            return vec![refused(look, site, WayKind::Outside, inside, Some(route), rule)];
+            return inside(Some(route), rule);
         }
-        RouteDecision::Refused { route, rule } => {
-            return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
-        }
+        RouteDecision::Refused { route, rule } => return inside(route, rule),
         _ => return Vec::new(),
     };
     // Another machine of the network is the gateway.
@@ -182,7 +230,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
     let first = given.as_ref().map_or(mark, |(given, _)| Some(*given));
     match look_up(host, Some(site.address), to, iif, first) {
         RouteDecision::By { link, route, rule, .. } if discards(link, route) => {
-            vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
+            vec![refused(look, site, WayKind::Outside, Some(route), rule)]
         }
         RouteDecision::By { link, .. } => {
             let back = look_up(host, Some(to), site.address, Some(&link.name), mark);
@@ -192,7 +240,7 @@ fn to_and_back(look: Look<'_>, site: &Site<'_>, to: IpAddr, mark: Option<u32>) -
             let by_mark = rule.filter(|rule| rule.mark.is_some()).zip(given.and_then(|(_, by)| by));
             let mut found = vec![match by_mark {
                 Some((rule, by)) => diverted::refused_by_mark(look, site, route, rule, &by),
-                None => refused(look, site, WayKind::Outside, None, route, rule),
+                None => refused(look, site, WayKind::Outside, route, rule),
             }];
             // What refuses may hide that there is no way out in any case.
             if look_up(host, None, to, None, mark) == RouteDecision::Nowhere {
@@ -245,9 +293,7 @@ fn answered(
         RouteDecision::By { link, route, .. } if 0 < route.to.prefix_len() => {
             Some(covered(look, site, link, route))
         }
-        RouteDecision::Refused { route, rule } => {
-            Some(refused(look, site, kind, None, route, rule))
-        }
+        RouteDecision::Refused { route, rule } => Some(refused(look, site, kind, route, rule)),
         // The route to the network is gone: CHECK tells that.
         RouteDecision::By { .. }
         | RouteDecision::Nowhere
@@ -318,13 +364,16 @@ pub(super) fn text(route: &Route, host: &Namespace) -> String {
             text.push_str(&format!(" dev {}", link.name));
         }
     }
-    if route.table != 254 {
-        text.push_str(&format!(" table {}", route.table));
-    }
+    text.push_str(&in_table(route.table));
     if route.metric != 0 {
         text.push_str(&format!(" metric {}", route.metric));
     }
     text
+}
+
+/// Writes a routing table as `ip route` does.
+pub(super) fn in_table(table: u32) -> String {
+    if table == TABLE_MAIN { String::new() } else { format!(" table {table}") }
 }
 
 /// Writes a routing rule as `ip rule` does.
@@ -389,14 +438,44 @@ fn diverted(
     let finding = Finding::error("rule-diverts", object_of(rule), says)
         .at(format!("rule {}; then route {}", rule_text(rule), text(route, &look.scene.host)))
         .seen(format!("the node's way to {} is by {}", site.address, link.name))
-        .fix(format!(
-            "{} rule add priority {} to {} lookup main",
-            ip(site.family()),
-            rule.priority.saturating_sub(1),
-            pool(look, site)
-        ));
+        .fix(exception(look, site, rule, "to"));
     let finding = Finding { whose: whose::of_link(link, look.scene), ..finding };
     to_container(finding, site)
+}
+
+/// The command that takes a container's network out of what a rule leads. Who takes the rule away
+/// again names its priority, so no other one has that; and a rule before it may be part of the same,
+/// as that of `wg-quick` which leaves default routes to it.
+fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
+    let rules = &look.scene.host.rules;
+    let is_free = |priority: &u32| {
+        !rules.iter().any(|one| one.ipv4 == rule.ipv4 && one.priority == *priority)
+    };
+    let priority = (0..rule.priority).rev().find(is_free).unwrap_or_default();
+    format!(
+        "{} rule add priority {priority} {side} {} lookup main",
+        ip(site.family()),
+        pool(look, site)
+    )
+}
+
+/// The commands that take what some containers send to an address out of what a rule leads.
+fn exceptions(look: Look<'_>, rule: &RouteRule, of: &[String], to: IpAddr) -> Vec<String> {
+    let mut all = Vec::new();
+    for container in of.iter().filter_map(|id| look.scene.container(id)) {
+        let sites = Site::all(look.scene, container, IpFamily::of(to));
+        let is_way = |site: &Site<'_>| {
+            let routed = look_up(site.inside, None, to, None, Some(0));
+            matches!(routed, RouteDecision::By { link, .. } if link.index == site.link.index)
+        };
+        for site in sites.filter(is_way) {
+            let command = exception(look, &site, rule, "from");
+            if !all.contains(&command) {
+                all.push(command);
+            }
+        }
+    }
+    all
 }
 
 /// The subnet of a container's network; the container's own prefix if that is not known.
@@ -410,29 +489,64 @@ fn object_of(rule: &RouteRule) -> String {
     format!("{} rule {}", if rule.ipv4 { "IPv4" } else { "IPv6" }, rule.priority)
 }
 
-/// A route or a rule refuses. `inside` is the container whose it is.
+/// A route or a rule of the node refuses.
 fn refused(
     look: Look<'_>,
     site: &Site<'_>,
     kind: WayKind,
-    inside: Option<&str>,
     route: Option<&Route>,
     rule: Option<&RouteRule>,
 ) -> Finding {
-    let called = site.container.called();
-    let network = &site.attachment.network;
-    let of_whom = format!("containers of {network}");
-    let netns = inside.map(|_| site.container.netns.as_str());
-    let tool = format!("{}{}", within(netns), ip(site.family()));
+    let of_whom = format!("containers of {}", site.attachment.network);
+    let (does, finding) = refusal(&look.scene.host, ip(site.family()), route, rule);
+    let what = match kind {
+        WayKind::Outside => format!("{of_whom} send beyond this node, or the answers"),
+        _ => format!("this node sends to {of_whom}"),
+    };
+    let says = format!("{} {does} what {what}", finding.object);
+    let whose = route.and_then(|route| whose::of_route(route, look.scene));
+    let finding = Finding { says, whose, ..finding }
+        .seen(format!("the way of packets of {} ends there", site.address))
+        .hits(site.container.id.clone());
+    match kind {
+        WayKind::Outside => outbound(finding, site.family()),
+        _ => to_container(finding, site),
+    }
+}
+
+/// A route or a rule of a container refuses.
+fn refused_inside(
+    container: &Container,
+    inside: &Namespace,
+    family: IpFamily,
+    route: Option<&Route>,
+    rule: Option<&RouteRule>,
+) -> Finding {
+    let called = container.called();
+    let tool = format!("{}{}", within(container.netns.as_str()), ip(family));
+    let (does, finding) = refusal(inside, &tool, route, rule);
+    let says = format!("{} of {called} {does} what it sends beyond this node", finding.object);
+    let place = finding.place.clone().unwrap_or_default();
+    let finding =
+        Finding { says, object: format!("{}: {}", container.id, finding.object), ..finding }
+            .at(format!("in {called}: {place}"))
+            .seen("the way of its packets ends there")
+            .hits(container.id.clone());
+    outbound(finding, family)
+}
+
+/// What a route or a rule does, and the finding that names it.
+fn refusal(
+    namespace: &Namespace,
+    tool: &str,
+    route: Option<&Route>,
+    rule: Option<&RouteRule>,
+) -> (&'static str, Finding) {
     let (name, place, fix) = match (route, rule) {
         (Some(route), _) => {
-            let namespace = if inside.is_some() { site.inside } else { &look.scene.host };
             let text = text(route, namespace);
-            (
-                format!("route {text}"),
-                text.clone(),
-                Help::Command(format!("{tool} route del {text}")),
-            )
+            let fix = Help::Command(format!("{tool} route del {text}"));
+            (format!("route {text}"), text, fix)
         }
         (None, Some(rule)) => (
             object_of(rule),
@@ -445,36 +559,23 @@ fn refused(
             Help::Advice(format!("look at the routes: {tool} route")),
         ),
     };
-    let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
     let does = match route {
         Some(route) if route.kind == RouteKind::Unicast => "discards",
         _ => "refuses",
     };
-    let (says, place) = match (inside, kind) {
-        (Some(_), _) => (
-            format!("{name} of {called} {does} what it sends beyond this node"),
-            format!("in {called}: {place}"),
-        ),
-        (None, WayKind::Outside) => {
-            (format!("{name} {does} what {of_whom} send beyond this node, or the answers"), place)
-        }
-        (None, _) => (format!("{name} {does} what this node sends to {of_whom}"), place),
+    let finding = Finding::error("route-refuses", name, "").at(place).help(fix);
+    // Routes of the main table are seldom made to keep packets from going past a VPN.
+    let finding = match rule {
+        Some(_) => finding.advise("then that passes for which it may have been made, such as what is to go by a VPN alone"),
+        None => finding,
     };
-    let finding = Finding::error("route-refuses", object, says).at(place).help(fix);
-    let finding = finding.seen(format!("the way of packets of {} ends there", site.address));
-    let whose = match inside {
-        Some(_) => None,
-        None => route.and_then(|route| whose::of_route(route, look.scene)),
-    };
-    let finding = Finding { whose, ..finding }.hits(site.container.id.clone());
-    let family = Some(site.family());
-    match kind {
-        WayKind::Outside => finding
-            .breaks(WayKind::Outside, family)
-            .breaks(WayKind::Names, family)
-            .breaks(WayKind::Published, family),
-        _ => to_container(finding, site),
-    }
+    (does, finding)
+}
+
+/// The ways that break if what containers send beyond the node does not leave.
+fn outbound(finding: Finding, family: IpFamily) -> Finding {
+    let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published];
+    kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
 }
 
 /// The node has no way out, although one of its links is on a network of this family.
@@ -503,7 +604,10 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         Some(uplink) => (uplink, "has an address, and no route leads to other networks".to_owned()),
         // A node without IPv6 is not one that has lost it, and one with a way out by IPv6 may be
         // meant to have no IPv4. A container that tried it in vain misses it.
-        None if is_missed(look, site) || (family == IpFamily::V4 && !has_way_out(host)) => {
+        None if is_missed(look, site)
+            || (family == IpFamily::V6 && is_ipv6_off_on_all(host))
+            || (family == IpFamily::V4 && !has_way_out(host)) =>
+        {
             let is_ready = |link: &&Link| link.up && link.carrier && link.master.is_none();
             let other = path::uplink(look.scene, family == IpFamily::V4).filter(is_ready);
             let bare = other.or_else(|| outer.find(is_ready))?;
@@ -516,10 +620,8 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         }
         None => return None,
     };
-    let switch = format!("net.ipv6.conf.{}.disable_ipv6", uplink.name);
-    let is_off = family == IpFamily::V6 && host.number(&switch) == Some(1);
-    if is_off {
-        return Some(switched_off(site, &uplink.name, &switch));
+    if let Some(switch) = ipv6_switch(host, uplink, family) {
+        return Some(switched_off(look, site, &uplink.name, &switch));
     }
     if family == IpFamily::V6 && routers::are_ignored(host, uplink) {
         return Some(routers::ignored(site, &uplink.name, &seen));
@@ -545,16 +647,23 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 }
 
 /// A kernel parameter switches IPv6 off where the node's way out by it would be.
-fn switched_off(site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
+fn switched_off(look: Look<'_>, site: &Site<'_>, uplink: &str, switch: &str) -> Finding {
+    let called = site.container.called();
     let says = format!(
         "IPv6 is switched off on {uplink}, so this node has no default route for it, and its containers do not reach beyond the node by it"
     );
-    Finding::error("no-default-route", format!("IPv6: {switch}"), says)
+    let (severity, seen) = match is_missed(look, site) {
+        true => {
+            (Severity::Error, format!("{uplink} is up, and a probe of {called} by IPv6 was lost"))
+        }
+        false => {
+            (Severity::Warning, format!("{uplink} is up, and {called} has an address of IPv6"))
+        }
+    };
+    let finding = Finding::error("no-default-route", format!("IPv6: {switch}"), says);
+    Finding { severity, ..finding }
         .at(format!("{switch} is 1"))
-        .seen(format!(
-            "{uplink} is up, and a probe of {} by IPv6 was lost",
-            site.container.called()
-        ))
+        .seen(seen)
         .hits(site.container.id.clone())
         .fix(format!("sysctl -w {switch}=0"))
         .advise(format!(

@@ -11,17 +11,6 @@ use crate::model::{Attachment, Drift, Item, ItemKind};
 /// Everything that goes through the container's link.
 pub(super) const ALL: &[WayKind] = &WayKind::BY_LINK;
 
-/// What goes between the container and the node's IP.
-const BY_NODE: &[WayKind] = &[
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::FromNode,
-    WayKind::Published,
-    WayKind::PublishedHere,
-    WayKind::Names,
-    WayKind::Nodes,
-];
-
 /// What the node forwards.
 const FORWARDED: &[WayKind] =
     &[WayKind::Outside, WayKind::Published, WayKind::Names, WayKind::Nodes];
@@ -70,7 +59,7 @@ static SYSCTLS: [(&str, &[WayKind]); 9] = [
     ("rp_filter", FORWARDED),
     ("arp_", ALL),
     ("accept_ra", &[WayKind::Outside, WayKind::Names]),
-    ("accept_local", BY_NODE),
+    ("accept_local", &WayKind::BY_NODE),
     ("ip_nonlocal_bind", &[]),
 ];
 
@@ -109,10 +98,10 @@ fn of_item(item: &Item, attachment: &Attachment) -> Vec<BrokenWay> {
         ItemKind::Mtu => with(LARGE, &[None]),
         ItemKind::Sysctls => item.sysctls.iter().flat_map(|path| of_sysctl(path)).collect(),
         ItemKind::Address => with(ALL, &families),
-        ItemKind::Gateways | ItemKind::Neighbour => with(BY_NODE, &families),
+        ItemKind::Gateways | ItemKind::Neighbour => with(&WayKind::BY_NODE, &families),
         ItemKind::Route => with(of_route(item, attachment), &families),
         ItemKind::Port => with(of_port(&item.what), &[None]),
-        ItemKind::LinkLocal => with(BY_NODE, &[Some(IpFamily::V6)]),
+        ItemKind::LinkLocal => with(&WayKind::BY_NODE, &[Some(IpFamily::V6)]),
         ItemKind::Forwarding | ItemKind::PolicyRoute | ItemKind::Foreign => {
             with(FORWARDED, &families)
         }
@@ -156,7 +145,7 @@ fn of_sysctl(path: &str) -> Vec<BrokenWay> {
 fn of_route(item: &Item, attachment: &Attachment) -> &'static [WayKind] {
     let is_on_link = |to: &IpNet| attachment.addresses.iter().any(|own| own.trunc() == to.trunc());
     match item.addresses.first() {
-        _ if item.host => BY_NODE,
+        _ if item.host => &WayKind::BY_NODE,
         Some(to) if to.prefix_len() == 0 => FORWARDED,
         Some(to) if !is_on_link(to) && !is_gateway(to, attachment) => FORWARDED,
         _ => ALL,

@@ -4,6 +4,7 @@
 //! decides whether it goes; what ends with it is said.
 
 use std::cmp::Reverse;
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use net::IpFamily;
@@ -16,7 +17,7 @@ use super::say::Sort;
 use super::{FilterStop, WEB, others, stateless, tcp};
 use crate::Look;
 use crate::command::within;
-use crate::filter::{AddedRule, Layer, Place, Port};
+use crate::filter::{AddedRule, Change, Layer, Packet, Place, Port, walk_changed};
 use crate::finding::Help;
 use crate::model::filter::{Hook, Step, Table};
 use crate::model::{Container, Scene, Transport};
@@ -128,9 +129,7 @@ pub(super) fn help(
 fn without(way: &StoppedWay<'_>) -> Vec<Help> {
     let StoppedWay { look, site, sort, caught, .. } = way;
     if is_queue(&caught.place) {
-        let or = format!("if there is to be none, remove the rule: {}", removed(way));
-        let start = "start the program that reads the queue, or see why it judges none".to_owned();
-        return vec![Help::Advice(start), Help::Advice(or)];
+        return of_queue(&removed(way));
     }
     let commands = accept(way, InsertPoint::Rule);
     // Who lists what containers may ask needs the rule that stops the rest.
@@ -139,6 +138,13 @@ fn without(way: &StoppedWay<'_>) -> Vec<Help> {
     }
     let commands = commands.into_iter().map(Help::Command);
     commands.chain([Help::Advice(or_remove(&removed(way)))]).collect()
+}
+
+/// Returns what helps where no program judges the packets of a queue.
+fn of_queue(removed: &str) -> Vec<Help> {
+    let or = format!("if there is to be none, remove the rule: {removed}");
+    let start = "start the program that reads the queue, or see why it judges none".to_owned();
+    vec![Help::Advice(start), Help::Advice(or)]
 }
 
 /// Returns the commands that let packets pass; where no rule can, what a person does.
@@ -164,11 +170,22 @@ fn let_through(way: &StoppedWay<'_>, commands: Vec<String>) -> Vec<Help> {
 /// Returns what helps against a container's own filter, which is there because its owner wants it:
 /// what lets the packets of the probe pass and no others, and what protection that takes away.
 fn of_container(way: &StoppedWay<'_>, container: &Container) -> Vec<Help> {
-    if is_queue(&way.caught.place) {
-        return without(way);
+    let place = &way.caught.place;
+    if is_queue(place) {
+        return of_queue(&removed(way));
     }
-    let called = container.called();
     let (what, commands) = way.narrow().unwrap_or_default();
+    of_owner(container, place, &what, commands, &removed(way))
+}
+
+fn of_owner(
+    container: &Container,
+    place: &Place,
+    what: &str,
+    commands: Vec<String>,
+    removed: &str,
+) -> Vec<Help> {
+    let called = container.called();
     let protects = match commands.is_empty() {
         true => "doctor names no command, since one would let more pass than a probe has tried"
             .to_owned(),
@@ -180,10 +197,66 @@ fn of_container(way: &StoppedWay<'_>, container: &Container) -> Vec<Help> {
          nothing pass beside the tunnel: ask its owner first"
     )));
     all.push(Help::Advice(protects));
-    if way.caught.place.rule.is_some() {
-        all.push(Help::Advice(or_remove(&removed(way))));
+    if place.rule.is_some() {
+        all.push(Help::Advice(or_remove(removed)));
     }
     all
+}
+
+/// A probe that a container's own filter has dropped, as the filter sees it.
+pub(super) struct DroppedProbe {
+    pub(super) layer: Layer,
+    pub(super) packet: Packet,
+    pub(super) place: Place,
+    pub(super) to: SocketAddr,
+    pub(super) by: Transport,
+    pub(super) back: bool,
+}
+
+/// Returns what helps where a container's own filter has dropped a probe, at a place. How the
+/// container's packets reach the node does not matter for that.
+pub(super) fn of_probe(
+    scene: &Scene,
+    container: &Container,
+    place: &Place,
+    probe: Option<DroppedProbe>,
+) -> Vec<Help> {
+    let Some(site) = FilterSite::of(scene, Some(&container.id)) else { return Vec::new() };
+    let place = probe.as_ref().map_or(place, |probe| &probe.place);
+    let netns = Some(container.netns.as_str());
+    let removed = remove(&site.own(place), netns);
+    if is_queue(place) {
+        return of_queue(&removed);
+    }
+    let (what, commands) =
+        probe.as_ref().map(|probe| probe.passes(site, netns)).unwrap_or_default();
+    of_owner(container, place, &what, commands, &removed)
+}
+
+impl DroppedProbe {
+    /// Returns the commands that let it pass, and what passes then in words.
+    fn passes(&self, site: FilterSite<'_>, netns: Option<&str>) -> (String, Vec<String>) {
+        let DroppedProbe { layer, packet, place, to, by, back } = self;
+        let protocol = by.as_str();
+        let (what, says) = match back {
+            true => (Match::Answers, "answers".to_owned()),
+            false => (
+                Match::Machine(to.ip(), protocol, to.port()),
+                format!("what it sends to {to} by {}", protocol.to_uppercase()),
+            ),
+        };
+        let ending = |added: &[AddedRule]| {
+            let change = Change { added, ..Change::default() };
+            let FilterSite { namespace, inside } = site;
+            let walked = walk_changed(namespace, inside, *layer, place.hook, packet, change);
+            Ending::of_walk(walked.end, place)
+        };
+        let (leaves, is_ipv4) = (leaves(place), to.is_ipv4());
+        let rules = [RuleMatch { what, links: NO_LINKS, leaves, is_ipv4 }];
+        let effect = Effect { ending: &ending, opens: &|_| false };
+        let commands = inserted(site, place, InsertPoint::Rule, &rules, effect, netns);
+        (says, commands.unwrap_or_default())
+    }
 }
 
 impl StoppedWay<'_> {

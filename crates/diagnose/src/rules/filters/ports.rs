@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use net::IpFamily;
 
-use super::{others, say};
+use super::{FILTERS, others, say};
 use crate::Look;
-use crate::filter::{Layer, NewDestination, Packet, Place, Port, walk};
+use crate::filter::{
+    Change, Layer, NewDestination, Packet, Place, Port, WalkOutcome, walk, walk_changed,
+};
 use crate::finding::Finding;
-use crate::model::filter::Hook;
-use crate::model::{Container, Link, Port as PublishedPort, Scene};
-use crate::path;
+use crate::model::filter::{Hook, Step};
+use crate::model::{Container, Link, Port as PublishedPort, Scene, Transport};
+use crate::path::{self, Site};
 use crate::whose::{self, Owner};
 
 /// Returns the address of the node at which hosts beyond it reach a published port, and the link by
@@ -69,10 +71,7 @@ pub(super) fn redirected(
             continue;
         };
         for port in &attachment.ports {
-            let from_outside = arriving(look.scene, port, family, beyond);
-            let here = is_here(port, family).then(|| local(port, family));
-            let here: Vec<Packet> = here.into_iter().collect();
-            for (hook, packets) in [(Hook::Prerouting, from_outside), (Hook::Output, here)] {
+            for (hook, packets) in packets_to(look.scene, port, family, beyond) {
                 let place = taken(look.scene, hook, &packets, own, port);
                 let is_foreign = |place: &Place| {
                     whose::owner_of(place, look.scene).is_none_or(|(owner, _)| owner != Owner::Ours)
@@ -84,6 +83,19 @@ pub(super) fn redirected(
         }
     }
     found
+}
+
+/// Returns what is sent to a published port, by the hook that translates it: from beyond the node,
+/// and from its own programs.
+fn packets_to(
+    scene: &Scene,
+    port: &PublishedPort,
+    family: IpFamily,
+    beyond: &[IpAddr],
+) -> [(Hook, Vec<Packet>); 2] {
+    let here = is_here(port, family).then(|| local(port, family));
+    let from_outside = arriving(scene, port, family, beyond);
+    [(Hook::Prerouting, from_outside), (Hook::Output, here.into_iter().collect())]
 }
 
 fn arriving(
@@ -115,17 +127,126 @@ fn taken(
     let mut common: Option<Place> = None;
     for packet in packets {
         let (place, new) = walk(&scene.host, Layer::Ip, hook, packet).destination?;
-        let is_elsewhere = match new {
-            NewDestination::To(address, target) => {
-                address != Some(own) || target.is_some_and(|target| target != port.container)
-            }
-            NewDestination::Here(_) => true,
-            NewDestination::Unknown => false,
-        };
+        let is_elsewhere = !leads_to(&new, own, port) && new != NewDestination::Unknown;
         if !is_elsewhere || common.as_ref().is_some_and(|common| *common != place) {
             return None;
         }
         common = Some(place);
     }
     common
+}
+
+/// Says whether a translation leads to a container's port.
+fn leads_to(new: &NewDestination, own: IpAddr, port: &PublishedPort) -> bool {
+    matches!(new, NewDestination::To(address, target)
+        if *address == Some(own) && target.is_none_or(|target| target == port.container))
+}
+
+/// Returns the findings of rules that surely take from connection tracking what is sent to published
+/// ports of a container, or the answers: these are then not translated, as they are otherwise.
+pub(super) fn untracked(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if !site.is_the_nodes() {
+        return found;
+    }
+    for port in &site.attachment.ports {
+        for (hook, packets) in packets_to(look.scene, port, site.family(), beyond) {
+            let rules = exempting(look.scene, site, port, hook, &packets);
+            if rules.is_empty() || has_proxy(look.scene, port) {
+                continue;
+            }
+            if let Some(finding) = say::untracked(look, site, port, hook, &rules) {
+                super::add(&mut found, finding);
+            }
+        }
+    }
+    found
+}
+
+/// Says whether a program takes what is not translated, and hands it on to the container: Docker's
+/// proxy, or SYNPROXY, which answers the first packets of connections itself.
+fn has_proxy(scene: &Scene, port: &PublishedPort) -> bool {
+    let is_proxy = |program: &String| program.starts_with("docker-proxy");
+    let mut listeners = scene.host.listeners.iter();
+    let is_listening = listeners.any(|one| {
+        one.transport == port.transport
+            && one.at.port() == port.host
+            && one.program.as_ref().is_some_and(is_proxy)
+    });
+    let is_named = |text: &str| text.to_ascii_lowercase().contains("synproxy");
+    let filter = &scene.host.filter;
+    let chains = filter.tables.iter().flat_map(|table| &table.chains);
+    let mut steps = chains.flat_map(|chain| &chain.rules).flat_map(|rule| &rule.steps);
+    let mut legacy = filter.legacy.iter().flat_map(|table| &table.rules);
+    is_listening
+        || (port.transport == Transport::Tcp
+            && (steps.any(|step| match step {
+                Step::Effect { name } | Step::Unknown { name } => is_named(name),
+                _ => false,
+            }) || legacy.any(|rule| is_named(rule))))
+}
+
+/// Returns the rules that exempt all of some packets to a published port, or their answers (`true`),
+/// without which all are translated. If there are several, all of them must go.
+fn exempting(
+    scene: &Scene,
+    site: &Site<'_>,
+    port: &PublishedPort,
+    hook: Hook,
+    packets: &[Packet],
+) -> Vec<(Place, bool)> {
+    let mut all: Vec<(Place, bool)> = Vec::new();
+    for packet in packets {
+        let mut ignored = Vec::new();
+        loop {
+            match exempts(scene, site, port, hook, packet, &ignored) {
+                Some(Some(one)) if ignored.len() < FILTERS && !ignored.contains(&one.0) => {
+                    ignored.push(one.0.clone());
+                    if !all.contains(&one) {
+                        all.push(one);
+                    }
+                }
+                Some(None) if !ignored.is_empty() => break,
+                _ => return Vec::new(),
+            }
+        }
+    }
+    all
+}
+
+/// Returns the rule that exempts a packet to a published port, or its answer (`true`), if some rules
+/// were not there; `None` if it is not known where the packet goes.
+fn exempts(
+    scene: &Scene,
+    site: &Site<'_>,
+    port: &PublishedPort,
+    hook: Hook,
+    packet: &Packet,
+    ignored: &[Place],
+) -> Option<Option<(Place, bool)>> {
+    let change = Change { ignored, ..Change::default() };
+    let at = |layer: Layer, hook: Hook, packet: &Packet| -> WalkOutcome {
+        walk_changed(&scene.host, None, layer, hook, packet, change)
+    };
+    if hook == Hook::Prerouting
+        && let Some(place) = at(Layer::Device, Hook::Ingress, packet).untracked
+    {
+        return Some(Some((place, false)));
+    }
+    let sent = at(Layer::Ip, hook, packet);
+    if let Some(place) = sent.untracked {
+        return Some(Some((place, false)));
+    }
+    let (_, new) = sent.destination.as_ref()?;
+    if !leads_to(new, site.address, port) {
+        return None;
+    }
+    // What the node's own programs send gets the address of the node on the container's network.
+    let source = match hook {
+        Hook::Output => path::address_of(site.seen_by, site.address.is_ipv4())?,
+        _ => sent.packet.source,
+    };
+    let answer = Packet { source, ..sent.packet }.answer();
+    let answer = answer.between(Some(&site.seen_by.name), None);
+    Some(at(Layer::Ip, Hook::Prerouting, &answer).untracked.map(|place| (place, true)))
 }

@@ -2,13 +2,16 @@
 
 use net::IpFamily;
 
-use super::say;
+use super::fix::DroppedProbe;
+use super::{fix, say};
 use crate::Look;
-use crate::filter::{Layer, Place};
-use crate::finding::{Finding, Severity, Way, WayKind};
-use crate::model::Namespace;
+use crate::filter::{End, Layer, Packet, Place, Port, walk};
+use crate::finding::{Finding, Help, Severity, Way, WayKind};
 use crate::model::filter::{Hook, Step};
+use crate::model::{Container, Namespace};
+use crate::path;
 use crate::question::{Answer, Hop, Probe, Question};
+use crate::routes::{RouteDecision, look_up};
 use crate::rules::BY_ITSELF;
 use crate::whose;
 
@@ -49,33 +52,45 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         if !says_all(&question.asked, hop, &place) {
             continue;
         }
-        let id =
-            if hop.container.is_some() { "inside-dropped" } else { say::id(layer, place.hook) };
+        let inside = hop.container.as_deref().and_then(|id| look.scene.container(id));
         let does = if place.says.ends_with("reject") { "refuses" } else { "drops" };
-        let says = format!("{} {does} {what}{to}", place.name());
-        let finding = Finding::error(id, object, says).at(place.to_string()).seen(seen);
+        let ends = format!("{does} {what}{to}");
+        let (name, is_limit) = (place.name(), limited(&place.says));
+        let finding = match inside {
+            Some(container) => {
+                let called = container.called();
+                let says = format!("the packet filter in {called}, {name}, {ends}");
+                Finding::error("inside-dropped", object, says).at(format!("in {called}: {place}"))
+            }
+            None => {
+                let id = say::id(layer, place.hook);
+                Finding::error(id, object, format!("{name} {ends}")).at(place.to_string())
+            }
+        };
         // What it does to others was not tried.
-        let finding = finding.breaks(way(question), Some(IpFamily::of(question.asked.address())));
-        let finding = match limited(&place.says) {
-            true => {
+        let family = IpFamily::of(question.asked.address());
+        let finding = finding.seen(seen).breaks(way(question), Some(family));
+        let help = match inside {
+            _ if is_limit => {
                 let from = question.from.as_deref().and_then(|id| look.scene.container(id));
                 let called = from.map_or("this node", |one| one.called());
-                finding.advise(format!(
+                vec![Help::Advice(format!(
                     "the rule drops what exceeds a limit: see how many connections {called} keeps{to}, and how fast it begins them, before you raise the limit: ss -tan"
-                ))
+                ))]
             }
-            false => finding,
-        };
-        let is_choice = !hop.back && hop.container.is_none() && !whose::is_for_links(&place);
-        let finding = match is_choice && !limited(&place.says) {
-            true => finding.advise(format!(
+            Some(container) => {
+                let probe = seen_by(container, question, hop, &place);
+                fix::of_probe(look.scene, container, &place, probe)
+            }
+            None if hop.back || whose::is_for_links(&place) => Vec::new(),
+            None => vec![Help::Advice(format!(
                 "if {} is to be reached, let the rule except it; if not, nothing is wrong: try a machine that is to be reached, with --to ADDRESS:PORT",
                 question.asked.whom()
-            )),
-            false => finding,
+            ))],
         };
-        let whose = match &hop.container {
-            Some(id) => Some(format!("{id}, or who set it up")),
+        let finding = help.into_iter().fold(finding, Finding::help);
+        let whose = match inside {
+            Some(container) => Some(format!("{}, or who set it up", container.called())),
             None => whose::of_place(&place, look.scene),
         };
         let finding = Finding { whose, ..finding };
@@ -91,6 +106,47 @@ pub(super) fn add(look: Look<'_>, found: &mut Vec<Finding>) {
         });
     }
 }
+
+/// Returns the packet of a container's probe as the container's own filter saw it where it dropped
+/// it; `None` if by the rules as they are it does not end there.
+fn seen_by(
+    container: &Container,
+    question: &Question,
+    hop: &Hop,
+    place: &Place,
+) -> Option<DroppedProbe> {
+    let inside = container.inside.as_ref()?;
+    let (to, by) = question.asked.program()?;
+    if question.from.as_ref() != Some(&container.id) {
+        return None;
+    }
+    let RouteDecision::By { link, .. } = look_up(inside, None, to.ip(), None, Some(0)) else {
+        return None;
+    };
+    let own = path::address_of(link, to.is_ipv4())?;
+    let sent = Packet::first(own, to.ip(), path::carries(by, Port::Is(to.port())));
+    let name = Some(link.name.as_str());
+    let (packet, hooks) = match hop.back {
+        false => (sent.between(None, name), LEAVING),
+        true => (sent.answer().between(name, None), COMING),
+    };
+    let is_it = |one: &Place| {
+        let of = |one: &Place| (one.family, one.rule);
+        of(one) == of(place) && one.table == place.table && one.chain == place.chain
+    };
+    hooks.into_iter().find_map(|(layer, hook)| match walk(inside, layer, hook, &packet).end {
+        End::Stopped(place, _) | End::Unknown(place) if is_it(&place) => {
+            Some(DroppedProbe { layer, packet: packet.clone(), place, to, by, back: hop.back })
+        }
+        _ => None,
+    })
+}
+
+/// Where a container's filter sees what it sends, and what comes to it.
+const LEAVING: [(Layer, Hook); 3] =
+    [(Layer::Ip, Hook::Output), (Layer::Ip, Hook::Postrouting), (Layer::Device, Hook::Egress)];
+const COMING: [(Layer, Hook); 3] =
+    [(Layer::Device, Hook::Ingress), (Layer::Ip, Hook::Prerouting), (Layer::Ip, Hook::Input)];
 
 /// The way that is broken if a probe is lost.
 fn way(question: &Question) -> WayKind {

@@ -1,28 +1,100 @@
-//! Rules that lead what containers send beyond the node to a program of the node, or of the container
-//! itself: a proxy. Where none listens, the kernel refuses the connections.
+//! Rules that lead what containers send beyond the node elsewhere: all of it to one machine, or what
+//! is for some ports to a program of the node, or of the container itself: a proxy. Where none
+//! listens, the kernel refuses the connections.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::fix;
+use super::say::Sort;
+use super::{fix, tried};
 use crate::Look;
-use crate::filter::{Layer, NewDestination, Packet, Port, walk};
-use crate::finding::{Finding, WayKind};
+use crate::filter::{Layer, NewDestination, Packet, Payload, Port, walk};
+use crate::finding::{Finding, Severity, WayKind};
 use crate::model::filter::Hook;
 use crate::model::{Container, Listener, Part, Transport};
-use crate::path::{Site, carries};
-use crate::whose;
+use crate::path::{RARE_PORT, Site, carries, echo};
+use crate::question::NAMES;
+use crate::trial::Trial;
+use crate::whose::{self, Owner};
 
 /// The ports for which there are proxies: of HTTP and HTTPS.
 const PORTS: [u16; 2] = [80, 443];
 
 pub(super) fn judge(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr]) -> Vec<Finding> {
+    let of_all = diverted(look, site, beyond);
     let mut found = Vec::new();
     for port in PORTS {
         for inside in [None, Some(site.container)] {
+            if inside.is_none() && of_all.is_some() {
+                continue;
+            }
             found.extend(missing(look, site, beyond, port, inside));
         }
     }
     found
+}
+
+/// Returns the finding of a rule of the node that leads all that a container sends beyond the node
+/// elsewhere, whatever the port. One that names a port of the node is for a proxy.
+pub(super) fn diverted(look: Look<'_>, site: &Site<'_>, beyond: &[IpAddr]) -> Option<Finding> {
+    let host = &look.scene.host;
+    if !site.is_the_nodes() {
+        return None;
+    }
+    let led = |to: IpAddr, with: Payload| site.enter(host, to, with).destination;
+    let port = |by: Transport, port: u16| carries(by, Port::Is(port));
+    // Rules for one port may come first, and that one is not among these.
+    let (place, new) = led(*beyond.first()?, port(Transport::Tcp, RARE_PORT))?;
+    let is_led = |to: IpAddr, with: Payload| led(to, with).is_some_and(|(one, _)| one == place);
+    let is_all = |by: Transport, own: &[u16]| {
+        let ports = || own.iter().chain([&RARE_PORT]);
+        beyond.iter().all(|to| ports().all(|one| is_led(*to, port(by, *one))))
+    };
+    let to = match new {
+        NewDestination::Here(Some(_)) => return None,
+        NewDestination::To(Some(address), Some(_)) if host.owner_of(address).is_some() => {
+            return None;
+        }
+        NewDestination::To(Some(address), None) => address.to_string(),
+        NewDestination::To(Some(address), Some(port)) => SocketAddr::new(address, port).to_string(),
+        NewDestination::To(None, Some(port)) => format!("port {port} alone"),
+        NewDestination::Here(None) => "this node itself".to_owned(),
+        NewDestination::To(None, None) | NewDestination::Unknown => "other machines".to_owned(),
+    };
+    let is_ours = whose::owner_of(&place, look.scene).is_some_and(|(one, _)| one == Owner::Ours);
+    if is_ours || !is_all(Transport::Tcp, &PORTS) {
+        return None;
+    }
+    let is_udp = is_all(Transport::Udp, &[NAMES]);
+    let by = if is_udp { "" } else { " by TCP" };
+    let (name, family) = (place.name(), Some(site.family()));
+    let says = format!(
+        "what containers of {} send beyond this node{by} goes to {to}: {name} leads all of it there",
+        site.attachment.network
+    );
+    let finding = Finding::error("port-redirected", name, says)
+        .at(place.to_string())
+        .seen(format!(
+            "by the rules as they are, a packet from {}{by} to any address beyond this node is led there",
+            site.address
+        ))
+        .hits(site.container.id.clone())
+        .breaks(WayKind::Outside, family);
+    let is_gateway = site.gateway.is_some_and(|gateway| is_led(gateway, echo(gateway)));
+    let more = [(is_udp, WayKind::Names), (is_gateway, WayKind::Gateway)];
+    let finding = more
+        .into_iter()
+        .filter(|(is_led, _)| *is_led)
+        .fold(finding, |finding, (_, kind)| finding.breaks(kind, family));
+    // Who answers may be meant to.
+    let severity = match tried::tried(look, site, &Sort::Outside, false) {
+        Trial::Works => Severity::Warning,
+        Trial::Fails | Trial::Never => Severity::Error,
+    };
+    let finding = Finding { severity, whose: whose::of_place(&place, look.scene), ..finding };
+    let finding = fix::removal(&place, None).into_iter().fold(finding, Finding::help);
+    Some(finding.advise(
+        "or let the rule match no more than it is for, as by the link where packets come in",
+    ))
 }
 
 /// A rule of the node, or of the container, leads all connections to a port elsewhere.

@@ -407,7 +407,52 @@ pub(super) fn not_translated(
         .seen(format!("by the rules as they are, the source {} is not translated", site.address))
         .hits(site.container.id.clone())
         .breaks(way, Some(site.family()));
+    exempted(look, place, finding)
+        .advise("or let the rule exempt only what does not come from containers")
+}
+
+/// Says whose a rule is that exempts packets, and how it goes.
+fn exempted(look: Look<'_>, place: &Place, finding: Finding) -> Finding {
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
-    let finding = fix::removal(place, None).into_iter().fold(finding, Finding::help);
-    finding.advise("or let the rule exempt only what does not come from containers")
+    fix::removal(place, None).into_iter().fold(finding, Finding::help)
+}
+
+/// Rules exempt what is sent to a published port, or the answers (`true`).
+pub(super) fn untracked(
+    look: Look<'_>,
+    site: &Site<'_>,
+    port: &PublishedPort,
+    hook: Hook,
+    rules: &[(Place, bool)],
+) -> Option<Finding> {
+    let (place, is_of_answer) = rules.first()?;
+    let what = format!("{}/{}", port.host, port.transport.as_str());
+    let (called, rule) = (site.container.called(), place.name());
+    let (says, seen) = match is_of_answer {
+        false => (
+            format!(
+                "published port {what} of {called} leads nowhere: {rule} exempts what comes to it from connection tracking"
+            ),
+            format!("by the rules as they are, a packet to port {what} is not translated"),
+        ),
+        true => (
+            format!(
+                "answers from published port {what} of {called} are not translated back: {rule} exempts them from connection tracking"
+            ),
+            format!("by the rules as they are, an answer from port {what} is not translated back"),
+        ),
+    };
+    let kind = match hook {
+        Hook::Output => WayKind::PublishedHere,
+        _ => WayKind::Published,
+    };
+    let finding = Finding::error("not-translated", rule, says)
+        .at(place.to_string())
+        .seen(seen)
+        .hits(site.container.id.clone())
+        .breaks(kind, Some(site.family()));
+    // A rule may be named by its number, so the last one goes first.
+    let finding =
+        rules.iter().rev().fold(finding, |finding, (place, _)| exempted(look, place, finding));
+    Some(finding.advise(format!("or let the rule except port {what}")))
 }

@@ -5,6 +5,7 @@ use crate::filter::samples::{
     accept, base, chain, dnat, drop, dropping, established, iif_vmap, iifname, jump, nat, oifname,
     protocol, reject, rule, table, tcp_port, ttl, unknown, verdicts,
 };
+use crate::finding::WayKind;
 use crate::model::filter::{Family as Kin, LegacyTable, Step};
 use crate::path::samples::{node, with};
 use crate::question::{Answer, Answers, Hop, Probe, Question};
@@ -284,6 +285,110 @@ fn packets_that_are_not_tracked_are_not_translated() {
     let removal = |handle: u32| format!("nft delete rule inet own raw handle {handle}");
     assert!(!both.is_empty());
     both.iter().for_each(|one| assert_eq!(one.fix, [removal(8), removal(7)]));
+}
+
+/// What comes to a published port, or answers from there, is translated only as part of a connection.
+#[test]
+fn a_published_port_is_not_led_to_its_container_without_connection_tracking() {
+    let notrack = || vec![Step::Effect { name: "notrack".to_owned() }];
+    let raw = |kin, hook, rules| table(kin, "perf", vec![base("raw", hook, -300, rules)]);
+    let all = |scene: &Scene| -> Vec<(String, Vec<String>, Vec<Way>)> {
+        let all = crate::causes::sort(found(scene), scene).causes.into_iter();
+        all.map(|one| one.finding).map(|one| (one.says, one.fix, one.breaks)).collect()
+    };
+    let v4 = |kind| vec![Way { container: None, kind, family: Some(IpFamily::V4) }];
+    let removed = |family: &str| vec![format!("nft delete rule {family} perf raw handle 7")];
+    let leads_nowhere = |family: &str| {
+        format!(
+            "published port 8080/tcp of c2 leads nowhere: {family} perf/raw rule 1 exempts what comes to it from connection tracking"
+        )
+    };
+
+    let from_outside = rule(&[iifname("up0"), tcp_port(8080), notrack()]);
+    let mut scene = with(node(), raw(Kin::Ip, Hook::Prerouting, vec![from_outside.clone()]));
+    assert_eq!(all(&scene), [(leads_nowhere("ip"), removed("ip"), v4(WayKind::Published))]);
+    // Docker's proxy takes the packets then, and programs before which SYNPROXY stands.
+    let listener = |program: &str| crate::model::Listener {
+        transport: Transport::Tcp,
+        at: "0.0.0.0:8080".parse().unwrap(),
+        v6only: false,
+        pid: None,
+        program: Some(program.to_owned()),
+        full: None,
+        stopped: false,
+        frozen: None,
+    };
+    scene.host.listeners = vec![listener("conmon")];
+    assert_eq!(all(&scene).len(), 1);
+    scene.host.listeners = vec![listener("docker-proxy")];
+    assert_eq!(all(&scene), []);
+    scene.host.listeners.clear();
+    let input = base("input", Hook::Input, 0, vec![rule(&[unknown("synproxy")])]);
+    assert_eq!(all(&with(scene.clone(), table(Kin::Ip, "fw", vec![input]))), []);
+    // The other port, and some clients alone.
+    let other = rule(&[iifname("up0"), tcp_port(9100), notrack()]);
+    let some = crate::filter::samples::source("45.0.0.1");
+    let some = rule(&[some, tcp_port(8080), notrack()]);
+    let scene = with(node(), raw(Kin::Ip, Hook::Prerouting, vec![other, some]));
+    assert_eq!(all(&scene), []);
+
+    // As a frame, before IP sees it.
+    let mut early = raw(Kin::Netdev, Hook::Ingress, vec![from_outside]);
+    early.chains[0].base.as_mut().unwrap().device = Some("up0".to_owned());
+    let scene = with(node(), early);
+    assert_eq!(all(&scene), [(leads_nowhere("netdev"), removed("netdev"), v4(WayKind::Published))]);
+
+    // What programs of the node send.
+    let looped = rule(&[oifname("lo"), notrack()]);
+    let scene = with(node(), raw(Kin::Inet, Hook::Output, vec![looped]));
+    let here = v4(WayKind::PublishedHere);
+    assert_eq!(all(&scene), [(leads_nowhere("inet"), removed("inet"), here.clone())]);
+
+    // The answers: those of a client are, and those of the node's programs.
+    let from_port = [iifname("cni0"), crate::filter::samples::tcp_from(80), notrack()];
+    let scene = with(node(), raw(Kin::Inet, Hook::Prerouting, vec![rule(&from_port)]));
+    let says = "answers from published port 8080/tcp of c2 are not translated back: inet perf/raw rule 1 exempts them from connection tracking";
+    let breaks = [v4(WayKind::Published), here].concat();
+    assert_eq!(all(&scene), [(says.to_owned(), removed("inet"), breaks)]);
+}
+
+#[test]
+fn a_published_port_of_ipv6_is_not_led_without_connection_tracking_either() {
+    let mut scene = node();
+    let own = scene.host.filter.tables.last_mut().unwrap();
+    let to = rule(&[
+        crate::filter::samples::destination("2001:db8::2"),
+        tcp_port(8080),
+        dnat("fd00:88::2", 80),
+    ]);
+    own.chains[0].rules.insert(0, to);
+    assert_eq!(found(&scene), []);
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: false,
+        name: "raw".to_owned(),
+        policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+        chains: Vec::new(),
+        rules: vec!["-A PREROUTING -p tcp -m tcp --dport 8080 -j CT --notrack".to_owned()],
+    }];
+    let all = found(&scene);
+    let fix = "ip6tables-legacy -t raw -D PREROUTING -p tcp -m tcp --dport 8080 -j CT --notrack";
+    assert_eq!(all.iter().map(|one| one.fix.clone()).collect::<Vec<_>>(), [[fix]]);
+    let way = Way { container: None, kind: WayKind::Published, family: Some(IpFamily::V6) };
+    assert_eq!(all[0].breaks, [way]);
+}
+
+/// linux net/netfilter/nft_ct.c `nft_notrack_eval`: what is tracked stays so.
+#[test]
+fn a_rule_that_comes_after_connection_tracking_takes_nothing_from_it() {
+    let late = |hook, priority| {
+        let notrack = vec![Step::Effect { name: "notrack".to_owned() }];
+        let chain = base("late", hook, priority, vec![rule(&[notrack])]);
+        found(&with(node(), table(Kin::Inet, "own", vec![chain])))
+    };
+    assert_eq!(late(Hook::Prerouting, -150), []);
+    assert_eq!(late(Hook::Forward, -300), []);
+    assert_eq!(late(Hook::Output, 0), []);
+    assert!(!late(Hook::Prerouting, -300).is_empty());
 }
 
 /// The node is the first router on the way, and the next one is another machine.
@@ -608,4 +713,151 @@ fn a_rule_that_dropped_a_probe() {
     assert_eq!(told[0].breaks.len(), 1);
     // A firewall that drops echo requests may let all else through.
     assert_eq!(judged(of(Probe::Echo { to: "198.51.100.1".parse().unwrap() })), []);
+}
+
+/// How its packets leave the container does not matter, nor whether the filter could be computed.
+#[test]
+fn a_containers_own_filter_that_dropped_a_probe_is_said_to_be_its_own() {
+    let judged = |scene: &Scene, chain: &str, back: bool| {
+        let hop = Hop {
+            container: Some("c2".to_owned()),
+            link: Some("eth0".to_owned()),
+            dropped: Some(("nft_do_chain".to_owned(), "NETFILTER_DROP".to_owned())),
+            rule: Some(("inet own".to_owned(), chain.to_owned(), 7)),
+            back,
+        };
+        let asked = Probe::Connect { to: "198.51.100.1:80".parse().unwrap() };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let answers = Answers { all: vec![(question, Answer::Silent { hops: vec![hop] })] };
+        let found = judge(Look { scene, answers: &answers, only: None, to: None });
+        let [one] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!(
+            (one.id, one.object.as_str()),
+            ("inside-dropped", format!("c2: inet own/{chain} rule 1").as_str())
+        );
+        one.clone()
+    };
+    let filter = |scene: &mut Scene, chain: &str, hook: Hook, parts: &[Vec<Step>]| {
+        let chain = base(chain, hook, 0, vec![rule(parts)]);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.filter.tables = vec![table(Kin::Inet, "own", vec![chain])];
+    };
+    // A link of the node that was moved into the container.
+    let mut moved = crate::path::samples::on_parent("host-device", |link| {
+        (link.kind, link.peer, link.peer_netnsid) = (None, None, None);
+    });
+    filter(&mut moved, "out", Hook::Output, &[oifname("eth0"), drop()]);
+    let one = judged(&moved, "out", false);
+    assert_eq!(
+        one.says,
+        "the packet filter in c2, inet own/out rule 1, drops a probe to 198.51.100.1:80"
+    );
+    assert_eq!(one.place.as_deref(), Some("in c2: table inet own, chain out, rule 1: drop"));
+    assert_eq!(one.whose.as_deref(), Some("c2, or who set it up"));
+    let command =
+        |what: &str| format!("nsenter --net=/run/netns/c2 nft insert rule inet own {what} accept");
+    assert_eq!(one.fix, [command("out handle 7 ip daddr 198.51.100.1 tcp dport 80")]);
+    assert!(one.advice[0].starts_with("the filter is c2's own and may be meant"), "{one:#?}");
+    let remove = "nsenter --net=/run/netns/c2 nft delete rule inet own out handle 7";
+    assert!(one.advice.last().unwrap().ends_with(remove), "{one:#?}");
+
+    filter(&mut moved, "in", Hook::Input, &[iifname("eth0"), drop()]);
+    let one = judged(&moved, "in", true);
+    let says = "the packet filter in c2, inet own/in rule 1, drops the answer to a probe to 198.51.100.1:80";
+    assert_eq!(one.says, says);
+    assert_eq!(one.fix, [command("in handle 7 ct state established,related")]);
+
+    // Nothing is known of what else the rule asks for.
+    for kind in ["macvlan", "ipvlan"] {
+        let mut scene = crate::path::samples::on_parent(kind, |link| {
+            link.macvlan = Some(crate::model::MacvlanMode::Bridge);
+            link.ipvlan = Some(crate::model::Ipvlan {
+                mode: crate::model::IpvlanMode::L2,
+                reach: crate::model::IpvlanReach::Bridge,
+            });
+        });
+        filter(&mut scene, "out", Hook::Output, &[unknown("match set"), drop()]);
+        let one = judged(&scene, "out", false);
+        assert_eq!(one.fix, [command("out handle 7 ip daddr 198.51.100.1 tcp dport 80")]);
+        // A limit is not to be passed by.
+        let limit = Step::Limit { over: true, says: Some("ct count over 5".to_owned()) };
+        filter(&mut scene, "out", Hook::Output, &[vec![limit], drop()]);
+        let one = judged(&scene, "out", false);
+        assert_eq!(one.fix, [""; 0]);
+        assert!(one.advice[0].contains("how many connections c2 keeps"), "{one:#?}");
+    }
+}
+
+/// As a rule for the uplink that does not name it.
+#[test]
+fn a_rule_that_leads_all_that_containers_send_elsewhere_is_named() {
+    let everywhere = |parts: &[Vec<Step>]| {
+        let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(parts)]);
+        with(node(), table(Kin::Ip, "nat", vec![chain]))
+    };
+    let to = |address: &str| {
+        vec![
+            Step::Immediate {
+                to: 0,
+                data: address.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec(),
+            },
+            Step::DestinationNat { address: Some(0), port: None },
+        ]
+    };
+    let any = crate::filter::samples::destination_in("0.0.0.0/0");
+    check(
+        &everywhere(&[any.clone(), to("10.9.9.9")]),
+        &expect![[r#"
+            port-redirected  what containers of mynet send beyond this node goes to 10.9.9.9: ip nat/PREROUTING rule 1 leads all of it there
+                where  table ip nat, chain PREROUTING, rule 1: dnat to 10.9.9.9
+                whose  unknown: a person or a program that uses iptables
+                hits   c2 c3
+                fix    nft delete rule ip nat PREROUTING handle 7
+                advice another program or a person made this rule: "dnat to 10.9.9.9" ends for all packets
+                advice or let the rule match no more than it is for, as by the link where packets come in
+        "#]],
+    );
+    let kinds = |scene: &Scene| -> Vec<WayKind> {
+        let mut found = found(scene).into_iter().filter(|one| one.hits == ["c3"]);
+        found.next().map(|one| one.breaks.iter().map(|way| way.kind).collect()).unwrap_or_default()
+    };
+    let all = [WayKind::Outside, WayKind::Names, WayKind::Gateway];
+    assert_eq!(kinds(&everywhere(&[any, to("10.9.9.9")])), all);
+    assert_eq!(kinds(&everywhere(&[protocol(6), to("10.9.9.9")])), [WayKind::Outside]);
+    let mut scene = node();
+    scene.host.filter.legacy = vec![LegacyTable {
+        ipv4: true,
+        name: "nat".to_owned(),
+        policies: vec![("PREROUTING".to_owned(), "ACCEPT".to_owned())],
+        chains: Vec::new(),
+        rules: vec!["-A PREROUTING -j DNAT --to-destination 10.9.9.9".to_owned()],
+    }];
+    // It is asked before our own table, whose priority is -90.
+    assert_eq!(kinds(&scene), all);
+    assert_eq!(ids(&scene), ["port-redirected"]);
+    // All of it to the node itself.
+    assert_eq!(kinds(&everywhere(&[vec![Step::Redirect { port: None }]])), all);
+    // A proxy, and what comes in by the uplink.
+    assert_eq!(kinds(&everywhere(&[iifname("up0"), to("10.9.9.9")])), []);
+    assert_eq!(kinds(&everywhere(&[tcp_port(8443), to("10.9.9.9")])), []);
+    let port = vec![Step::Immediate { to: 0, data: 3128_u16.to_be_bytes().to_vec() }];
+    let here = [iifname("cni0"), protocol(6), port, vec![Step::Redirect { port: Some(0) }]];
+    assert_eq!(ids(&everywhere(&here)), ["proxy-missing"]);
+}
+
+/// What answers shows that somebody may mean it.
+#[test]
+fn a_rule_that_leads_all_elsewhere_is_a_warning_where_somebody_answers() {
+    let chain = nat("PREROUTING", Hook::Prerouting, -100, vec![rule(&[dnat("10.9.9.9", 53)])]);
+    let scene = with(node(), table(Kin::Ip, "nat", vec![chain]));
+    let judged = |answer: Answer| {
+        let asked = Probe::Name { server: "198.51.100.53".parse().unwrap() };
+        let question = Question { from: Some("c3".to_owned()), asked };
+        let answers = Answers { all: vec![(question, answer)] };
+        let look = Look { scene: &scene, answers: &answers, only: Some("c3"), to: None };
+        judge(look).remove(0).severity
+    };
+    use crate::finding::Severity::{Error, Warning};
+    assert_eq!(judged(Answer::Named { after_us: 1, error: None }), Warning);
+    assert_eq!(judged(Answer::Silent { hops: Vec::new() }), Error);
 }

@@ -1,8 +1,10 @@
 //! Questions for names that do not come to the server, so that the server is not at fault.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use super::{PORT, leader};
+use net::IpFamily;
+
+use super::{NameQuestion, PORT};
 use crate::Look;
 use crate::finding::Finding;
 use crate::model::{Container, Link, Transport};
@@ -11,23 +13,17 @@ use crate::routes::{RouteDecision, look_up};
 use crate::rules::is_here;
 use crate::rules::segments::hears;
 use crate::rules::ways::obstacles::{obstacle, subnet_of};
-use crate::rules::ways::taken::{refused_at, taken};
+use crate::rules::ways::taken::refused_at;
 
 /// Says in the finding of a server that is silent what keeps the question from it, if that was seen.
-pub(super) fn mend(
-    look: Look<'_>,
-    container: &Container,
-    server: IpAddr,
-    by: Transport,
-    answer: &Answer,
-    finding: Finding,
-) -> Finding {
+pub(super) fn mend(question: NameQuestion<'_>, finding: Finding) -> Finding {
+    let NameQuestion { look, container, server, by, answer } = question;
     if finding.id != "nameserver-silent" {
         return finding;
     }
     if *answer == Answer::Refused
         && by == Transport::Udp
-        && leader(look, container, server, by).is_none()
+        && question.leader().is_none()
         && answers_by_tcp(look, container, server)
     {
         return by_tcp_alone(container, server, finding);
@@ -35,15 +31,14 @@ pub(super) fn mend(
     if !answer.is_lost() {
         return finding;
     }
-    let to = SocketAddr::new(server, PORT);
     let asked = Probe::name(container, server);
     let of_node = look.answers.to(&Question { from: None, asked });
     let of_node = of_node.map(|answer| !answer.is_lost());
-    if let Some(obstacle) = obstacle(look, container, to, by, of_node) {
+    if let Some(obstacle) = obstacle(look, container, question.to(), by, of_node) {
         return obstacle.tell(finding);
     }
     if let Some(hop) = dropped_here(look, server, answer) {
-        return dropped(look, container, to, by, answer, hop, finding);
+        return dropped(question, hop, finding);
     }
     if let Some((next, link)) = unheard(look, container, server) {
         let called = container.called();
@@ -61,7 +56,7 @@ pub(super) fn mend(
             None => finding,
         };
     }
-    if leader(look, container, server, by).is_some() {
+    if question.leader().is_some() {
         return finding;
     }
     match answer {
@@ -74,7 +69,7 @@ pub(super) fn mend(
         _ if by == Transport::Udp && answers_by_tcp(look, container, server) => {
             by_tcp_alone(container, server, finding)
         }
-        _ => as_seen(look, container, to, by, answer, finding),
+        _ => as_seen(question, finding),
     }
 }
 
@@ -96,20 +91,23 @@ fn by_tcp_alone(container: &Container, server: IpAddr, finding: Finding) -> Find
     ))
 }
 
-/// The server may be at fault if the question was seen leaving as it should. Otherwise that is not
-/// known.
-fn as_seen(
-    look: Look<'_>,
-    container: &Container,
-    to: SocketAddr,
-    by: Transport,
-    answer: &Answer,
-    finding: Finding,
-) -> Finding {
-    let (called, server) = (container.called(), to.ip());
-    let way = taken(look, container, to, by);
+/// The server may be at fault if the question was seen leaving as it should, or if another server
+/// answers by the same way. Otherwise that is not known.
+fn as_seen(question: NameQuestion<'_>, finding: Finding) -> Finding {
+    let NameQuestion { look, container, server, answer, .. } = question;
+    let called = container.called();
+    let way = question.way();
     if let Some(left) = way.as_ref().and_then(|way| way.left(answer)) {
         return finding.seen(format!("the question was seen leaving by {left}"));
+    }
+    if let Some(other) = question.other()
+        && IpFamily::of(other) == IpFamily::of(server)
+        && !is_here(look.scene, other)
+        && [server, other].into_iter().all(|server| {
+            NameQuestion { server, ..question }.way().is_some_and(|way| !way.is_unusual())
+        })
+    {
+        return finding.seen(format!("{other} answers by the same way"));
     }
     let says = format!(
         "{called} asks {server} for names, and no answer comes: it is not known from where"
@@ -132,16 +130,9 @@ fn dropped_here<'a>(look: Look<'_>, server: IpAddr, answer: &'a Answer) -> Optio
     hops.iter().find(is_here).filter(|_| host.owner_of(server).is_none())
 }
 
-fn dropped(
-    look: Look<'_>,
-    container: &Container,
-    to: SocketAddr,
-    by: Transport,
-    answer: &Answer,
-    hop: &Hop,
-    finding: Finding,
-) -> Finding {
-    let (called, server) = (container.called(), to.ip());
+fn dropped(question: NameQuestion<'_>, hop: &Hop, finding: Finding) -> Finding {
+    let NameQuestion { container, server, answer, .. } = question;
+    let called = container.called();
     let link = hop.link.as_deref().unwrap_or("a link");
     let (function, reason) = hop.dropped.clone().unwrap_or_default();
     let does = if refused_at(answer).is_some() { "refuses" } else { "drops" };
@@ -150,7 +141,7 @@ fn dropped(
     );
     let seen = format!("it ended at {link} of this node: {function}, {reason}");
     let finding = Finding { says, advice: Vec::new(), ..finding }.seen(seen);
-    match taken(look, container, to, by) {
+    match question.way() {
         Some(way) if refused_at(answer).is_some() => {
             way.tell(finding.help(way.help(called, answer)), answer)
         }

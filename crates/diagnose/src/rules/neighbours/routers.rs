@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use net::IpFamily;
 
-use super::super::ways::{samples, text};
+use super::super::ways::{answers_elsewhere, in_table, samples, text};
 use super::super::{asks_links, containers, ip, is_outbound, targets};
 use super::replaced::made;
 use super::{configured, differs, sites};
@@ -164,6 +164,14 @@ fn is_only_advertised(host: &Namespace, route: &Route, link: &Link, address: IpA
 /// addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<NodeRouter<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
+    // `ways::several` tells it.
+    let is_led = match route.to.prefix_len() {
+        0 => route.table != TABLE_MAIN,
+        length => length == 1,
+    };
+    if is_led && answers_elsewhere(look, to, link) {
+        return None;
+    }
     Some(NodeRouter {
         question: Question::who_has(None, &link.name, to),
         address: to,
@@ -282,10 +290,18 @@ fn silent(look: Look<'_>, own: &NodeRouter<'_>) -> Finding {
         }
     };
     let says = format!("no machine answers for {address}, {which} of this node on {link}");
-    Finding::error("hop-silent", address.to_string(), says)
+    let finding = Finding::error("hop-silent", address.to_string(), says)
         .at(place)
-        .seen("neither a request for its hardware address was answered, nor an echo request")
-        .help(fix)
+        .seen("neither a request for its hardware address was answered, nor an echo request");
+    let is_removed = matches!(fix, Help::Command(_));
+    let finding = finding.help(fix);
+    match own.route.filter(|route| is_removed && route.table != TABLE_MAIN) {
+        Some(route) => finding.advise(format!(
+            "then what a routing rule leads to table {} goes by the tables after it, past a VPN that {link} may be",
+            route.table
+        )),
+        None => finding,
+    }
 }
 
 /// Returns the subnet of a link that an address is in.
@@ -326,7 +342,12 @@ fn too_short(address: IpAddr, link: &str, subnet: IpNet, inside: Option<&Contain
 fn by_router(route: &Route, link: &str, router: Option<IpAddr>) -> String {
     let version = ip(IpFamily::of(route.to.addr()));
     let router = router.map_or("ROUTER".to_owned(), |router| router.to_string());
-    format!("{version} route replace {} via {router} dev {link}", route.to)
+    let table = in_table(route.table);
+    let metric = match route.metric {
+        0 => String::new(),
+        metric => format!(" metric {metric}"),
+    };
+    format!("{version} route replace {} via {router} dev {link}{table}{metric}", route.to)
 }
 
 /// The router of the default route that leaves by a link.
@@ -506,12 +527,13 @@ fn of_container(look: Look<'_>, given: &RouteTarget<'_>) -> Option<Finding> {
             false => format!("look at {via}, and at what is behind {link} of {called}"),
         }),
         _ => Help::Command(format!(
-            "{}{version} route del {to} via {via}",
-            within(container.netns.as_str())
+            "{}{version} route del {to} via {via}{}",
+            within(container.netns.as_str()),
+            in_table(route.table)
         )),
     };
     let finding = Finding::error("hop-silent", format!("{}: {to} via {via}", container.id), says)
-        .at(format!("in {called}: route {to} via {via} dev {link}"))
+        .at(format!("in {called}: route {to} via {via} dev {link}{}", in_table(route.table)))
         .seen(format!("no request for the hardware address of {via} was answered"))
         .hits(container.id.clone())
         .help(fix)
@@ -866,8 +888,24 @@ mod tests {
         let silent = Answer::Silent { hops: Vec::new() };
         let fix =
             "give the route its router: ip route replace 198.51.100.0/24 via 192.0.2.1 dev up0";
-        let all = vec![(asked, owners(&[])), (echo, silent)];
-        assert_eq!(told(&scene, all), [("hop-silent", fix.to_owned())]);
+        let all = vec![(asked, owners(&[])), (echo, silent.clone())];
+        assert_eq!(told(&scene, all.clone()), [("hop-silent", fix.to_owned())]);
+        // In the table of a rule, and with a metric.
+        use crate::model::RuleAction;
+        use crate::routes::samples::rule;
+        let table = |priority, table| rule(priority, RuleAction::Table(table));
+        scene.host.rules = vec![table(0, 255), table(100, 51820), table(32766, 254)];
+        let tunnel = Route { table: 51820, metric: 5, ..route("0.0.0.0/0", 2, None) };
+        scene.host.routes.push(tunnel);
+        let fix = "give the route its router: ip route replace 0.0.0.0/0 via 192.0.2.1 dev up0 table 51820 metric 5";
+        assert_eq!(told(&scene, all.clone()), [("hop-silent", fix.to_owned())]);
+        // What it leads there answers by another link: the rule is told.
+        let by = |link: &str| {
+            let (to, link) = (ip("198.51.100.53"), link.to_owned());
+            Question { from: None, asked: Probe::EchoBy { to, link } }
+        };
+        let answered = [(by("up0"), silent), (by("up1"), Answer::Reached { after_us: 1 })];
+        assert_eq!(told(&scene, [all, answered.to_vec()].concat()), []);
     }
 
     /// A prefix of four bits has machines of many networks.

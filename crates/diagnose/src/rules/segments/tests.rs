@@ -299,3 +299,27 @@ fn a_gateway_for_which_this_node_should_answer() {
     assert_eq!((found.len(), found[0].says.as_str()), (1, says));
     assert!(!found[0].advice[0].contains("switch"), "{found:?}");
 }
+
+/// Nobody has the gateway that the network configures, and the node's router is in the same subnet.
+#[test]
+fn a_gateway_that_is_mistyped() {
+    let mut scene = on_parent("macvlan", |link| {
+        link.macvlan = Some(MacvlanMode::Bridge);
+        link.addresses[0].address = "192.0.2.77/24".parse().unwrap();
+    });
+    scene.containers.truncate(1);
+    scene.networks[0].file = Some("/etc/cni/net.d/10-lan.conflist".to_owned());
+    let container = &mut scene.containers[0];
+    container.attachments[0].gateways = vec![ip("192.0.2.11")];
+    container.inside.as_mut().unwrap().routes[0].hops[0].via = Some(ip("192.0.2.11"));
+    let nothing = Answers::default();
+    let asked = asks(Look { scene: &scene, answers: &nothing, only: None, to: None });
+    let all = asked.into_iter().map(|question| (question, nobody())).collect();
+    let answers = Answers { all };
+    let found = judge(Look { scene: &scene, answers: &answers, only: None, to: None });
+    assert_eq!((found.len(), found[0].object.as_str()), (1, "c2: 192.0.2.11"));
+    let advice = found[0].advice.last().unwrap();
+    let begins = "if 192.0.2.11, the gateway of network mynet, is mistyped \
+                  (/etc/cni/net.d/10-lan.conflist), and 192.0.2.1 is the router";
+    assert!(advice.starts_with(begins), "{advice}");
+}

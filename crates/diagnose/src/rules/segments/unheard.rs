@@ -5,6 +5,10 @@
 
 use std::net::IpAddr;
 
+use net::IpFamily;
+
+use super::super::ways::obstacles::{instead, node_router};
+use super::super::ways::samples;
 use super::super::{asks_links, interfaces};
 use super::{OUT, hears};
 use crate::Look;
@@ -168,10 +172,25 @@ impl SilentGateways<'_> {
             .seen(seen)
             .hits(container.id.clone());
         let finding = self.to_do(look, &names).into_iter().fold(finding, Finding::advise);
+        let finding = self.instead(look).into_iter().fold(finding, Finding::advise);
         self.gateways.iter().fold(finding, |finding, gateway| {
-            let family = Some(super::super::IpFamily::of(*gateway));
+            let family = Some(IpFamily::of(*gateway));
             OUT.iter().fold(finding, |finding, kind| finding.breaks(*kind, family))
         })
+    }
+
+    /// Gateways that the node does not hear either, in whose subnet its own router is.
+    fn instead(&self, look: Look<'_>) -> Vec<String> {
+        if matches!(self.node, NodeHearing::Answer(_)) {
+            return Vec::new();
+        }
+        let Interface { container, attachment, link, .. } = &self.interface;
+        let of = |gateway: &IpAddr| {
+            let [to, ..] = samples(IpFamily::of(*gateway));
+            let router = node_router(look.scene, link, *gateway, to)?;
+            Some(instead(look.scene, container, attachment, *gateway, router))
+        };
+        self.gateways.iter().filter_map(of).collect()
     }
 
     /// Where to look.

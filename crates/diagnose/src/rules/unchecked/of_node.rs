@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use net::IpFamily;
 
-use super::ipv6_switch;
+use super::{ipv6_switch, is_ipv6_off_on_all};
 use crate::Look;
 use crate::finding::{Finding, WayKind};
 use crate::model::{Container, Link};
@@ -18,16 +18,6 @@ pub(super) const ID: &str = "node-differs";
 
 /// A port of a bridge that forwards (linux include/uapi/linux/if_bridge.h `BR_STATE_FORWARDING`).
 const FORWARDING: u8 = 3;
-
-/// What needs the node's own address on the container's link.
-const BY_GATEWAY: [WayKind; 6] = [
-    WayKind::Gateway,
-    WayKind::Outside,
-    WayKind::FromNode,
-    WayKind::Published,
-    WayKind::PublishedHere,
-    WayKind::Names,
-];
 
 pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -110,14 +100,19 @@ fn of_site(look: Look<'_>, bridges: &mut LeadingBridges, site: &Site<'_>) -> Vec
         let object = format!("{name}: {gateway}");
         let finding = match ipv6_switch(&look.scene.host, seen_by, site.family()) {
             Some(switch) => {
-                Finding::error(ID, object, format!("IPv6 is switched off on {name}: {lacks}"))
+                let says = format!("IPv6 is switched off on {name}: {lacks}");
+                let finding = Finding::error(ID, object, says)
                     .at(format!("{switch} is 1"))
-                    .fix(format!("sysctl -w {switch}=0"))
+                    .fix(format!("sysctl -w {switch}=0"));
+                match is_ipv6_off_on_all(&look.scene.host) {
+                    true => finding.advise("then restart what configures the other links of this node: the kernel has removed their addresses of IPv6"),
+                    false => finding,
+                }
             }
             None => Finding::error(ID, object, lacks).at(format!("link {name}")),
         };
         let finding = with_address(finding, site, gateway);
-        found.push(broken(finding, site.container, &BY_GATEWAY, site.family()));
+        found.push(broken(finding, site.container, &WayKind::BY_NODE, site.family()));
     }
     found.extend(waiting(site).filter(|_| down.is_empty()));
     found
@@ -290,6 +285,10 @@ mod tests {
         let key = "net.ipv6.conf.cni0.disable_ipv6";
         scene.host.sysctls.insert(key.to_owned(), "1".to_owned());
         let fix = format!("sysctl -w {key}=0; ip -6 addr add fd00:88::1/64 dev cni0 nodad");
+        assert_eq!(lines(&scene, Vec::new()), [format!("cni0: fd00:88::1 | c2 c3 | {fix}")]);
+        let all = "net.ipv6.conf.all.disable_ipv6";
+        scene.host.sysctls.insert(all.to_owned(), "1".to_owned());
+        let fix = fix.replace(key, all);
         assert_eq!(lines(&scene, Vec::new()), [format!("cni0: fd00:88::1 | c2 c3 | {fix}")]);
     }
 

@@ -8,7 +8,7 @@ use net::IpFamily;
 
 use super::super::{containers, is_here, targets};
 use super::taken::{Refusal, Turn, taken};
-use super::{diverted, ip, object_of, pool, rule_text, text};
+use super::{diverted, exception, object_of, rule_text, text};
 use crate::Look;
 use crate::filter::Place;
 use crate::finding::{Finding, WayKind};
@@ -142,16 +142,6 @@ pub(super) fn refused_by_mark(
         .breaks(WayKind::Names, family)
         .breaks(WayKind::Published, family);
     Finding { whose: whose::of_place(marked, look.scene), ..finding }
-}
-
-/// The command that takes a container's network out of what a rule leads.
-fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
-    format!(
-        "{} rule add priority {} {side} {} lookup main",
-        ip(site.family()),
-        rule.priority.saturating_sub(1),
-        pool(look, site)
-    )
 }
 
 /// The node's answers to a container, as its gateway, go by a routing rule's table.

@@ -113,7 +113,8 @@ fn on_link(
     let route_text = text(route, inside);
     let help = match subnet_of(link, to) {
         Some(_) => {
-            let past = past(look, Some(container), to).map(|command| format!(" ({command})"));
+            let past =
+                past(look, Some(container), to, route.table).map(|command| format!(" ({command})"));
             format!(
                 "give network {} another subnet, or {called} a route of its own to {to}{}",
                 site.attachment.network,

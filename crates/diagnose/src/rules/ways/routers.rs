@@ -97,7 +97,7 @@ const DEPTH: usize = 4;
 
 /// Says whether a link leads out of the node, and to no container, as ADD does (kernel
 /// `routers::listening`).
-fn leads_out(host: &Namespace, link: &Link) -> bool {
+pub(in crate::rules) fn leads_out(host: &Namespace, link: &Link) -> bool {
     let mut link = link;
     for _ in 0..DEPTH {
         let is_vrf = |master| host.link_of(master).is_some_and(|link| link.vrf_table.is_some());

@@ -37,6 +37,8 @@ pub(in crate::rules) struct PacketWay<'s> {
     pub(super) to: IpAddr,
     /// How it leaves the node.
     pub(super) leaves: Option<(&'s Link, Option<IpAddr>, &'s Route)>,
+    /// The routing rule that asks the route's table.
+    pub(super) by_rule: Option<&'s RouteRule>,
     /// Where what it sends can be seen, if it does not pass the node's IP.
     beside: Option<String>,
     /// The routing rule that leads it elsewhere than the node's own packets go.
@@ -155,6 +157,7 @@ impl<'s> PacketWay<'s> {
             untracked: None,
             to,
             leaves: None,
+            by_rule: None,
             beside: None,
             turn: None,
             refusal: None,
@@ -164,6 +167,11 @@ impl<'s> PacketWay<'s> {
     /// The node's link by which it leaves.
     fn out(&self) -> Option<&'s Link> {
         self.leaves.map(|(link, ..)| link)
+    }
+
+    /// Says whether a route of the node leads it, as far as its way on the node is known.
+    pub(super) fn goes_by(&self, route: &Route) -> bool {
+        self.beside.is_none() && self.leaves.is_none_or(|(.., own)| own == route)
     }
 
     fn on_node(&mut self, look: Look<'s>, site: Site<'s>, packet: &Packet) {
@@ -186,6 +194,7 @@ impl<'s> PacketWay<'s> {
             RouteDecision::By { link, via, route, rule } => {
                 self.parts.push(format!("on this node {}", by(host, link, via, route, rule)));
                 self.leaves = Some((link, via, route));
+                self.by_rule = rule;
                 let own = look_up(host, None, to, None, Some(0));
                 let is_other = matches!(own, RouteDecision::By { link: other, .. } if other.index != link.index);
                 if let (true, RouteDecision::By { link: other, .. }) = (is_other, own) {

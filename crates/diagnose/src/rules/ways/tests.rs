@@ -189,6 +189,48 @@ fn a_hole_in_the_container() {
     assert_eq!(all[0].fix, ["nsenter --net=/run/netns/c2 ip route del unreachable default"]);
 }
 
+/// By whatever plugin: what refuses is in the container.
+#[test]
+fn a_rule_in_a_container_that_is_not_at_the_end_of_a_pair() {
+    use crate::model::{Link, MacvlanMode};
+    use crate::path::samples::on_parent;
+    let usual = || [rule(0, RuleAction::Table(255)), rule(32766, RuleAction::Table(254))].to_vec();
+    let set = |link: &mut Link| link.macvlan = Some(MacvlanMode::Bridge);
+    let mut vlan = on_parent("vlan", |_| {});
+    vlan.containers[0].attachments[0].plugins = vec!["of-others".to_owned()];
+    // A device that the node has lent, of which it has no end.
+    let lent = on_parent("host-device", |link| (link.kind, link.peer) = (None, None));
+    for mut scene in [on_parent("macvlan", set), vlan, lent] {
+        assert_eq!(found(&scene), []);
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        let from = Some("10.88.0.2/32".parse().unwrap());
+        inside.rules = usual();
+        inside.rules.insert(1, RouteRule { from, ..rule(100, RuleAction::Prohibit) });
+        let all = found(&scene);
+        assert_eq!((all.len(), all[0].object.as_str()), (1, "c2: IPv4 rule 100"));
+        assert_eq!(all[0].says, "IPv4 rule 100 of c2 refuses what it sends beyond this node");
+        assert_eq!(all[0].fix, ["nsenter --net=/run/netns/c2 ip rule del priority 100"]);
+        // Of another address, or to a network that it does not ask.
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        inside.rules[1].from = Some("10.88.0.9/32".parse().unwrap());
+        let hole = route("172.16.0.0/12", 0, None);
+        inside.routes.push(Route { kind: RouteKind::Prohibit, hops: Vec::new(), ..hole });
+        assert_eq!(found(&scene), []);
+        scene.containers[0].nameservers = Some(vec![address("172.16.0.53")]);
+        assert_eq!(found(&scene)[0].object, "c2: route prohibit 172.16.0.0/12");
+        // In the place of its default route: it may be meant, unless it asks in vain.
+        let inside = scene.containers[0].inside.as_mut().unwrap();
+        (inside.rules, inside.routes) = (Vec::new(), inside.routes[..2].to_vec());
+        inside.routes[0].kind = RouteKind::Blackhole;
+        inside.routes[0].hops.clear();
+        assert_eq!(found(&scene), []);
+        let asked = Probe::Name { server: address("172.16.0.53") };
+        let question = Question { from: Some("c2".to_owned()), asked };
+        let lost = found_with(&scene, vec![(question, Answer::Silent { hops: Vec::new() })]);
+        assert_eq!(lost[0].object, "c2: route blackhole default");
+    }
+}
+
 #[test]
 fn a_route_of_a_container_to_its_loopback() {
     let mut scene = node();
@@ -232,6 +274,13 @@ fn a_container_misses_what_the_node_has_lost() {
     let switch = "net.ipv6.conf.up0.disable_ipv6";
     scene.host.sysctls.insert(switch.to_owned(), "1".to_owned());
     assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {switch}")]);
+    // On all links, which it names, also if nobody has asked in vain yet.
+    let all = "net.ipv6.conf.all.disable_ipv6";
+    scene.host.sysctls.insert(all.to_owned(), "1".to_owned());
+    assert_eq!(told(&scene, "2001:db8:9::53"), [format!("no-default-route IPv6: {all}")]);
+    let found = found(&scene);
+    assert_eq!(found[0].fix, [format!("sysctl -w {all}=0")]);
+    assert_eq!(found[0].severity, crate::finding::Severity::Warning);
 }
 
 /// A default route that came by a router's advertisement is gone as soon as the node forwards.

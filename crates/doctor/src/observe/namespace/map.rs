@@ -71,6 +71,7 @@ pub(super) fn to_link(link: KernelLink, of_function: bool, addresses: Vec<Addres
             .is_some_and(|port| !port.multicast_flood && !port.neighbour_suppress),
         no_unknown: link.port.is_some_and(|port| !port.learning && !port.unicast_flood),
         locked: link.port.is_some_and(|port| port.locked),
+        no_hairpin: link.port.is_some_and(|port| !port.hairpin),
         no_arp: link.no_arp(),
         stp: link.bridge.is_some_and(|bridge| bridge.stp),
         vlan_filtering: link.bridge.is_some_and(|bridge| bridge.vlan_filtering),
