@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
 use firewall::cluster::{
-    Change, ClusterFilter, ClusterTable, Member, OpenError, Opener, Rules, Vxlan,
+    Change, ClusterFilter, ClusterTable, Encapsulation, Member, OpenError, Opener, Rules,
 };
 use firewall::firewalld::{Firewalld, TRUSTED};
 use ipnet::IpNet;
@@ -52,8 +52,13 @@ impl Filter {
         masquerade: bool,
         roots: &Roots,
     ) -> Result<Self, FirewallError> {
-        let vxlan = settings.offers().vxlan.map(|of| Vxlan { port: of.port, vni: of.vni });
-        let rules = Rules { masquerade, vxlan: vxlan.into_iter().collect() };
+        let tunnels = settings.offers().vxlan.map(|of| {
+            let [_, vni @ ..] = of.vni.to_be_bytes();
+            // RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
+            let content = Some((12, vni.to_vec()));
+            Encapsulation { protocol: 17, port: Some(of.port), content }
+        });
+        let rules = Rules { masquerade, tunnels: tunnels.into_iter().collect() };
         Ok(Filter {
             table: ClusterTable::open()?,
             wanted: ClusterFilter::new(rules, []),
