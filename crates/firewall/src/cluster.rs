@@ -21,8 +21,11 @@
 //! where other software drops what is forwarded.
 //!
 //! ```
-//! # use netwright_firewall::cluster::{Change, ClusterFilter, Member, Rules, Vxlan};
-//! let rules = Rules { masquerade: true, vxlan: [Vxlan { port: 8472, vni: 1 }].into() };
+//! # use netwright_firewall::cluster::{Change, ClusterFilter, Encapsulation, Member, Rules};
+//! // VXLAN with the VNI 1.
+//! let content = Some((12, vec![0, 0, 1]));
+//! let vxlan = Encapsulation { protocol: 17, port: Some(8472), content };
+//! let rules = Rules { masquerade: true, tunnels: [vxlan].into() };
 //! let members = [Member::Own("10.244.1.0/24".parse()?), Member::Cluster("10.244.0.0/16".parse()?)];
 //! let mut filter = ClusterFilter::new(rules, members);
 //! let change = Change { add: vec![Member::Node("192.0.2.7".parse()?)], remove: Vec::new() };
@@ -59,16 +62,19 @@ pub struct Rules {
     /// Whether what pods send out of the cluster gets the node's address.
     pub masquerade: bool,
     /// The tunnels whose packets only nodes may send.
-    pub vxlan: BTreeSet<Vxlan>,
+    pub tunnels: Vec<Encapsulation>,
 }
 
-/// Which packets belong to a VXLAN tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Vxlan {
-    /// The UDP port that they are sent to.
-    pub port: u16,
-    /// The network identifier, 24 bits.
-    pub vni: u32,
+/// Which packets belong to a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encapsulation {
+    /// The protocol above IP.
+    pub protocol: u8,
+    /// The port that they are sent to, if the protocol has ports.
+    pub port: Option<u16>,
+    /// Bytes that they have at an offset behind the header of IP: other tunnels may use the same
+    /// protocol and port.
+    pub content: Option<(u32, Vec<u8>)>,
 }
 
 /// Something that the rules look up.

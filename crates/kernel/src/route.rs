@@ -46,6 +46,7 @@ mod routes;
 mod rule;
 mod socket;
 mod tc;
+mod tunnel;
 mod uplink;
 mod vxlan;
 
@@ -73,6 +74,7 @@ pub use tc::{
     ClassInfo, FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf,
     TcHandle, TickRate,
 };
+pub use tunnel::TunnelOptions;
 pub use uplink::default_link;
 pub use vxlan::{VxlanFdb, VxlanInfo, VxlanOptions, VxlanSet};
 

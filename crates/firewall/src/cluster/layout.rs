@@ -7,7 +7,7 @@ use kernel::nft::{
     Register, TableRef, Value, field,
 };
 
-use super::{Rules, Vxlan};
+use super::{Encapsulation, Rules};
 use crate::layout::{BEHIND_SRCNAT, RAW, net, no_interface_in};
 
 /// The table's comment.
@@ -218,14 +218,14 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
     let tunnels = Set::Tunnels.name();
     let mut rules = Vec::new();
 
-    for vxlan in &wanted.vxlan {
-        let early = of_tunnel(rule("prerouting"), *vxlan);
+    for tunnel in &wanted.tunnels {
+        let early = of_tunnel(rule("prerouting"), tunnel);
         // What is for another host passes; a broadcast is for this host too.
         rules.push(early.is_not(field::fib_daddr_type(), UNICAST).jump(STRANGERS));
-        rules.push(of_tunnel(rule("input"), *vxlan).jump(STRANGERS));
+        rules.push(of_tunnel(rule("input"), tunnel).jump(STRANGERS));
     }
     rules.extend(strangers_rules(&table));
-    if !wanted.vxlan.is_empty() {
+    if !wanted.tunnels.is_empty() {
         rules.push(of_too_big(rule("input")).jump(TOO_BIG));
         rules.extend(too_big_rules(&table));
     }
@@ -234,14 +234,14 @@ pub(crate) fn rules(wanted: &Rules) -> Vec<NewRule> {
         sources.map(|(source, set)| rule("prerouting").in_set(&[source], set.name()).jump(SOURCES)),
     );
     rules.extend(sources_rules(&table));
-    for vxlan in &wanted.vxlan {
+    for tunnel in &wanted.tunnels {
         for (address, set) in [
             (field::ip_daddr(), Set::Nodes4),
             (field::ip6_daddr(), Set::Nodes6),
             (field::ip_daddr(), Set::Addresses4),
             (field::ip6_daddr(), Set::Addresses6),
         ] {
-            let leaving = of_tunnel(rule("outbound"), *vxlan);
+            let leaving = of_tunnel(rule("outbound"), tunnel);
             rules.push(leaving.in_set(&[address], set.name()).jump(TO_NODES));
         }
     }
@@ -421,13 +421,15 @@ fn to_nodes_rules(table: &TableRef) -> [NewRule; 6] {
 /// A route to another host (RTN_UNICAST).
 const UNICAST: Value = Value::AddrType(1);
 
-/// Picks the packets of a tunnel by their port and their VNI: other tunnels may use the same port,
-/// which is the kernel's own default. RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
-fn of_tunnel(rule: NewRule, vxlan: Vxlan) -> NewRule {
+/// Picks the packets of a tunnel.
+fn of_tunnel(rule: NewRule, tunnel: &Encapsulation) -> NewRule {
     let register = Register::FIRST;
-    let [_, vni @ ..] = vxlan.vni.to_be_bytes();
-    rule.is(field::l4proto(), Value::UDP)
-        .is(field::th_dport(), Value::Port(vxlan.port))
-        .expr(Expr::Payload { base: PayloadBase::Transport, offset: 12, len: 3, register })
-        .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vni.to_vec() })
+    let mut rule = rule.is(field::l4proto(), Value::Protocol(tunnel.protocol));
+    if let Some(port) = tunnel.port {
+        rule = rule.is(field::th_dport(), Value::Port(port));
+    }
+    let Some((offset, bytes)) = &tunnel.content else { return rule };
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    rule.expr(Expr::Payload { base: PayloadBase::Transport, offset: *offset, len, register })
+        .expr(Expr::Cmp { op: CmpOp::Eq, register, data: bytes.clone() })
 }

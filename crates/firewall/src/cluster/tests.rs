@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use expect_test::{Expect, expect};
-use kernel::nft::{Element, Expr, Hook, Operation, Verdict};
+use kernel::nft::{Element, Expr, Hook, Operation, PayloadBase, Verdict};
 use proptest::prelude::*;
 
 use super::*;
@@ -16,7 +16,9 @@ fn node(text: &str) -> Member {
 }
 
 fn rules() -> Rules {
-    Rules { masquerade: true, vxlan: [Vxlan { port: 8472, vni: 1 }].into() }
+    let content = Some((12, vec![0, 0, 1]));
+    let vxlan = Encapsulation { protocol: 17, port: Some(8472), content };
+    Rules { masquerade: true, tunnels: vec![vxlan] }
 }
 
 fn filter() -> ClusterFilter {
@@ -192,6 +194,19 @@ fn without_masquerade_no_rule_translates() {
         all.filter(|expr| matches!(expr, Expr::Masquerade { .. })).count()
     };
     assert_eq!((translates(&quiet), translates(&filter())), (0, 2));
+}
+
+/// The first rules of `prerouting` and `input`, and those of `outbound` for each set of nodes.
+#[test]
+fn a_tunnel_without_ports_is_picked_by_its_protocol_alone() {
+    let tunnel = Encapsulation { protocol: 4, port: None, content: None };
+    let rules = layout::rules(&Rules { masquerade: false, tunnels: vec![tunnel] });
+    let is_protocol = |expr: &Expr| matches!(expr, Expr::Cmp { data, .. } if *data == [4]);
+    let picks: Vec<_> = rules.iter().filter(|rule| rule.exprs.iter().any(is_protocol)).collect();
+    let looks_inside =
+        |expr: &Expr| matches!(expr, Expr::Payload { base: PayloadBase::Transport, .. });
+    assert_eq!(picks.len(), 6);
+    assert!(!picks.iter().any(|rule| rule.exprs.iter().any(looks_inside)));
 }
 
 #[test]

@@ -9,7 +9,9 @@ mod tunnels;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use expect_test::expect;
-use firewall::cluster::{Change, ClusterFilter, ClusterTable, Difference, Member, Rules, Vxlan};
+use firewall::cluster::{
+    Change, ClusterFilter, ClusterTable, Difference, Encapsulation, Member, Rules,
+};
 use netwright_firewall as firewall;
 use testkit::traffic::{self, Server};
 use testkit::{Container, Place, Snapshot};
@@ -109,8 +111,9 @@ pub(crate) fn filter() -> ClusterFilter {
         Member::Tunnel("tun0".to_owned()),
     ];
     members.extend(["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2"].map(node));
-    let vxlan = [Vxlan { port: 8472, vni: 1 }].into();
-    ClusterFilter::new(Rules { masquerade: true, vxlan }, members)
+    let content = Some((12, vec![0, 0, 1]));
+    let vxlan = Encapsulation { protocol: 17, port: Some(8472), content };
+    ClusterFilter::new(Rules { masquerade: true, tunnels: vec![vxlan] }, members)
 }
 
 /// How many packets the rules of a chain have counted.
