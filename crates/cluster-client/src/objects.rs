@@ -225,7 +225,8 @@ impl Collection {
     /// [`ApiError`].
     pub(crate) async fn probe(&self) -> Result<(), ApiError> {
         let one = ListParams::default().limit(1);
-        let page: Result<Page<MetadataOnly>, _> = self.send(self.requests.list_metadata(&one)).await;
+        let page: Result<Page<MetadataOnly>, _> =
+            self.send(self.requests.list_metadata(&one)).await;
         page.map(drop)
     }
 

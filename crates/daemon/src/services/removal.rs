@@ -163,10 +163,12 @@ impl<'n> Cluster<'n> {
             }
             let found: Value = self.daemon_sets.get(name).await?;
             let before = waiting.len();
-            waiting.extend(self.pods_of(name).await?.iter().filter(|pod| !is_done(pod)).map(|pod| {
-                let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
-                format!("{node} ({})", pod["metadata"]["name"].as_str().unwrap_or_default())
-            }));
+            waiting.extend(self.pods_of(name).await?.iter().filter(|pod| !is_done(pod)).map(
+                |pod| {
+                    let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+                    format!("{node} ({})", pod["metadata"]["name"].as_str().unwrap_or_default())
+                },
+            ));
             let status = &found["status"];
             let number = |of: &str| status[of].as_i64().unwrap_or_default();
             let generation = found["metadata"]["generation"].as_i64().unwrap_or_default();

@@ -114,7 +114,9 @@ fn object(key: &Key, was: Option<&Revision>, value: &Value) -> Value {
     let labels = [(NODE_LABEL, &value["node"]), (SPACE_LABEL, &value["space"])];
     let labels: Map<String, Value> = labels
         .into_iter()
-        .filter_map(|(name, value)| value.as_str().map(|text| (name.to_owned(), label(text).into())))
+        .filter_map(|(name, value)| {
+            value.as_str().map(|text| (name.to_owned(), label(text).into()))
+        })
         .collect();
     let mut metadata = json!({"name": object_name(key), "labels": labels});
     if let Some(was) = was {
@@ -202,10 +204,10 @@ pub(super) async fn foreign(
 impl Store for Objects {
     fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let (objects, name) = (self.of(key.kind), object_name(key));
-        let found = self.wait(async { unless_absent(objects.get(&name).await) }).map_err(reading)?;
+        let found =
+            self.wait(async { unless_absent(objects.get(&name).await) }).map_err(reading)?;
         let Some(object): Option<Value> = found else { return Ok(None) };
-        let version =
-            object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         // An object with another name, or without a record, is returned as found, with no owner.
         let found = entry(key.kind, object).filter(|entry| entry.key == *key);
         Ok(Some(found.unwrap_or_else(|| Entry {

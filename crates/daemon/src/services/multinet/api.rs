@@ -60,7 +60,8 @@ impl Api {
 
     /// Follows all definitions.
     pub(super) fn follow_definitions(&self) -> Objects<DefinitionFacts> {
-        Follow::new(&self.watching, DEFINITION).begin(|definition: Value| definition_facts(&definition))
+        Follow::new(&self.watching, DEFINITION)
+            .begin(|definition: Value| definition_facts(&definition))
     }
 
     /// Reads a pod.

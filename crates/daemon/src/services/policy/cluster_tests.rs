@@ -62,11 +62,10 @@ fn short(heard: ThreadEvent) -> String {
 
 /// The versions that are served change under a service that runs. Its objects stay: no list is
 /// empty, and nothing is said to be gone.
-async fn go_through_versions<N: FollowedKind, O: FollowedKind>(kind: Kind, object: &Value) {
+async fn go_through_versions<N: SlimObject, O: SlimObject>(kind: Kind, object: &Value) {
     let server = Server::new().await;
     let plural = kind.to_string();
-    let (older, newer) = (O::version(&()), N::version(&()));
-    let (older, newer): (&str, &str) = (&older, &newer);
+    let (older, newer) = (O::KIND.version, N::KIND.version);
     let serve = |versions: &[&str]| server.api.serve(&plural, versions);
     let made = server.api.create(object);
     let name = Object::of(kind, &made).unwrap().key().to_string();

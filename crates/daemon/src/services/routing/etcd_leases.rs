@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use agent::config;
 use agent::setting::ServerUrl;
 use cluster_client::etcd::{
-    Etcd, EtcdError, EtcdFiles, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes, number,
+    ByteString, Etcd, EtcdError, EtcdFiles, Pair, RangeAnswer, TransactionAnswer, after_prefix,
+    bytes, number,
 };
 use futures_util::future::{Either, select};
 use ipnet::IpNet;
