@@ -424,18 +424,18 @@ mod tests {
     fn loopback_has_a_queue_too() {
         let mut scene = with("lo", loss("netem", Some(1000)));
         let answers = Answers::default();
-        let ways = |scene: &Scene| -> Vec<WayKind> {
+        let kinds_of = |scene: &Scene| -> Vec<WayKind> {
             let look = Look { scene, answers: &answers, only: None, to: None };
             judge(look).iter().flat_map(|one| &one.breaks).map(|way| way.kind).collect()
         };
         // Of each IP version; one container has a port.
         assert_eq!(silently(&scene), ["Error queue-loses lo qdisc netem: c2"]);
-        assert_eq!(ways(&scene), [WayKind::PublishedHere; 2]);
+        assert_eq!(kinds_of(&scene), [WayKind::PublishedHere; 2]);
         scene.host.links[0].losses.clear();
         let inside = scene.containers[1].inside.as_mut().unwrap();
         inside.links[0].losses = vec![loss("netem", Some(1000))];
         assert_eq!(silently(&scene), ["Error queue-loses c3: lo qdisc netem: c3"]);
-        assert_eq!(ways(&scene), [WayKind::Inside; 2]);
+        assert_eq!(kinds_of(&scene), [WayKind::Inside; 2]);
     }
 
     #[test]

@@ -96,39 +96,55 @@ pub(super) fn larger(namespace: &Namespace, link: &str, key: &str) -> i64 {
     keys.iter().filter_map(|key| namespace.number(key)).max().unwrap_or_default()
 }
 
-/// Returns the links by which clients from beyond their subnets may come to a published port, and where
-/// the reverse path filter surely drops them; each with the link by which the node would answer. The
-/// kernel translates the destination first, so a rule for the node's own address does not count.
-pub(super) fn strict_links<'s>(
-    scene: &'s Scene,
-    site: &Site<'_>,
-    port: &Port,
-) -> Vec<(&'s Link, &'s Link)> {
-    let host = &scene.host;
-    let mark = if may_mark(scene) { None } else { Some(0) };
-    let at = port.host_ip.filter(|at| !at.is_unspecified());
-    let own = |link: &Link| {
-        let mut all = link.addresses.iter().map(|own| own.address.addr());
-        all.any(|own| own.is_ipv4() && at.is_none_or(|at| at == own))
-    };
-    let strict = host.links.iter().filter(|link| {
-        let is_ready = link.up && link.carrier && site.address.is_ipv4();
-        is_ready
-            && larger(host, &link.name, "rp_filter") == 1
-            && own(link)
-            && routers::leads_out(host, link)
-    });
-    let answered = |to: IpAddr| match look_up(host, Some(site.address), to, None, mark) {
-        RouteDecision::By { link, .. } => Some(link),
-        _ => None,
-    };
-    let [first, others @ ..] = samples(IpFamily::V4).map(answered);
-    let Some(out) = first else { return Vec::new() };
-    let is_other = |link: &Link| {
-        let mut all = others.iter().chain([&first]);
-        all.all(|out| out.is_some_and(|out| out.index != link.index))
-    };
-    strict.filter(|link| is_other(link)).map(|link| (link, out)).collect()
+/// Links out of the node whose reverse path filter is strict.
+pub(super) struct StrictLinks<'s> {
+    host: &'s Namespace,
+    links: Vec<&'s Link>,
+    /// The mark that packets have; `None`: a filter may give them one.
+    mark: Option<u32>,
+}
+
+impl<'s> StrictLinks<'s> {
+    pub(super) fn of(scene: &'s Scene) -> Self {
+        let host = &scene.host;
+        let has_address =
+            |link: &Link| link.addresses.iter().any(|own| own.address.addr().is_ipv4());
+        let links = host.links.iter().filter(|link| {
+            link.up
+                && link.carrier
+                && has_address(link)
+                && routers::leads_out(host, link)
+                && larger(host, &link.name, "rp_filter") == 1
+        });
+        let links: Vec<&Link> = links.collect();
+        let mark = if !links.is_empty() && may_mark(scene) { None } else { Some(0) };
+        StrictLinks { host, links, mark }
+    }
+
+    /// Returns those by which clients from beyond their subnets may come to a published port, and that
+    /// surely drop them; each with the link by which the node would answer. The kernel translates the
+    /// destination first, so a rule for the node's own address does not count.
+    pub(super) fn of_port(&self, site: &Site<'_>, port: &Port) -> Vec<(&'s Link, &'s Link)> {
+        if self.links.is_empty() || site.address.is_ipv6() {
+            return Vec::new();
+        }
+        let at = port.host_ip.filter(|at| !at.is_unspecified());
+        let is_at = |link: &&&Link| {
+            let mut all = link.addresses.iter().map(|own| own.address.addr());
+            at.is_none_or(|at| all.any(|own| own == at))
+        };
+        let answered =
+            |to: IpAddr| match look_up(self.host, Some(site.address), to, None, self.mark) {
+                RouteDecision::By { link, .. } => Some(link),
+                _ => None,
+            };
+        let all = samples(IpFamily::V4).map(answered);
+        let Some(out) = all[0] else { return Vec::new() };
+        let is_other =
+            |link: &&&Link| all.iter().all(|out| out.is_some_and(|out| out.index != link.index));
+        let links = self.links.iter().filter(is_at).filter(is_other);
+        links.map(|link| (*link, out)).collect()
+    }
 }
 
 /// Says whether a link has a default route, in any table: then hosts from everywhere may come by it.
@@ -143,10 +159,11 @@ pub(super) fn is_uplink(host: &Namespace, link: &Link) -> bool {
 /// What comes to a published port by another uplink than that of the answers. Nobody has tried it.
 fn other_uplinks(look: Look<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
+    let strict = StrictLinks::of(look.scene);
     for container in containers(look) {
         for site in Site::all(look.scene, container, IpFamily::V4) {
-            let links = site.attachment.ports.iter();
-            let links = links.flat_map(|port| strict_links(look.scene, &site, port));
+            let ports = site.attachment.ports.iter();
+            let links = ports.flat_map(|port| strict.of_port(&site, port));
             for (link, out) in links.filter(|(link, _)| is_uplink(&look.scene.host, link)) {
                 let (name, out) = (&link.name, &out.name);
                 let says = format!(
@@ -269,6 +286,6 @@ mod tests {
         assert_eq!(found(&scene), []);
         let site = Site::all(&scene, &scene.containers[0], IpFamily::V4).next().unwrap();
         let port = &site.attachment.ports[0];
-        assert_eq!(strict_links(&scene, &site, port)[0].0.name, "up1");
+        assert_eq!(StrictLinks::of(&scene).of_port(&site, port)[0].0.name, "up1");
     }
 }

@@ -8,7 +8,7 @@ use net::IpFamily;
 use serde::Serialize;
 
 use super::asked::bridge_of_runtime;
-use super::switches::{is_uplink, larger, strict_links};
+use super::switches::{StrictLinks, is_uplink, larger};
 use super::ways::{links_out, next_router, samples};
 use super::{containers, is_here, is_outbound, leads_beyond, names};
 use crate::Look;
@@ -51,6 +51,7 @@ struct AnswerIndex<'l> {
     answers: HashMap<Option<&'l str>, Vec<(&'l Probe, &'l Answer)>>,
     findings: HashMap<&'l str, Vec<&'l Finding>>,
     of_all: Vec<&'l Finding>,
+    strict: StrictLinks<'l>,
 }
 
 /// Returns what was not examined. `findings` has all that is told of the ways.
@@ -125,6 +126,7 @@ impl<'l> AnswerIndex<'l> {
             answers: HashMap::new(),
             findings: HashMap::new(),
             of_all: findings.iter().filter(|finding| finding.hits.is_empty()).collect(),
+            strict: StrictLinks::of(look.scene),
         };
         for (question, answer) in &look.answers.all {
             let own = known.answers.entry(question.from.as_deref()).or_default();
@@ -302,8 +304,22 @@ impl<'l> AnswerIndex<'l> {
         let why = self.why(self.tried(None, is_meant), "this node has no way to ask");
         let why = why
             .or_else(|| silent_address(self.look.scene, port))
-            .or_else(|| strict_uplink(self.look.scene, container, port))?;
+            .or_else(|| self.strict_uplink(container, port))?;
         Some(format!("{named}: {why}"))
+    }
+
+    /// By another link than that of the answers, clients may come to a port from beyond the link's
+    /// subnets.
+    fn strict_uplink(&self, container: &Container, port: &Port) -> Option<String> {
+        let scene = self.look.scene;
+        let mut sites = Site::all(scene, container, IpFamily::V4);
+        let site = sites.find(|site| site.attachment.ports.contains(port))?;
+        let mut all = self.strict.of_port(&site, port).into_iter();
+        let (link, out) = all.find(|(link, _)| !is_uplink(&scene.host, link))?;
+        Some(format!(
+            "what comes in by {} from beyond its subnets is dropped there (rp_filter is 1), as this node would answer by {}; no probe was sent so",
+            link.name, out.name
+        ))
     }
 }
 
@@ -321,18 +337,6 @@ fn silent_address(scene: &Scene, port: &Port) -> Option<String> {
             owner.name, out.name
         )
     })
-}
-
-/// By another link than that of the answers, clients may come to a port from beyond the link's subnets.
-fn strict_uplink(scene: &Scene, container: &Container, port: &Port) -> Option<String> {
-    let mut sites = Site::all(scene, container, IpFamily::V4);
-    let site = sites.find(|site| site.attachment.ports.contains(port))?;
-    let all = strict_links(scene, &site, port);
-    let (link, out) = all.into_iter().find(|(link, _)| !is_uplink(&scene.host, link))?;
-    Some(format!(
-        "what comes in by {} from beyond its subnets is dropped there (rp_filter is 1), as this node would answer by {}; no probe was sent so",
-        link.name, out.name
-    ))
 }
 
 /// A container of several networks drops what comes in by one of them from machines that it would

@@ -1,4 +1,4 @@
-//! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and ways that
+//! Routes and routing rules that lead a container's packets elsewhere, or nowhere, and what
 //! probes found broken.
 
 mod back;
@@ -66,7 +66,7 @@ pub(super) const GATEWAYS: Rule = Rule {
     ..Rule::NONE
 };
 
-/// Other ways that probes find broken.
+/// What else probes find broken.
 pub(super) const SILENT: Rule = Rule {
     judges: "answers to probes",
     ids: &["outside-silent", "port-silent", "container-silent"],
@@ -443,15 +443,20 @@ fn diverted(
     to_container(finding, site)
 }
 
-/// The command that takes a container's network out of what a rule leads. Who takes the rule away
-/// again names its priority, so no other one has that; and a rule before it may be part of the same,
-/// as that of `wg-quick` which leaves default routes to it.
+/// The command that takes a container's network out of what a rule leads. It comes before the rules
+/// that leave default routes to that rule, as `wg-quick` makes one: who removes it by its priority would
+/// remove theirs.
 fn exception(look: Look<'_>, site: &Site<'_>, rule: &RouteRule, side: &str) -> String {
-    let rules = &look.scene.host.rules;
-    let is_free = |priority: &u32| {
-        !rules.iter().any(|one| one.ipv4 == rule.ipv4 && one.priority == *priority)
+    let mut priority = rule.priority.saturating_sub(1);
+    let leaves = |priority: u32| {
+        let rules = look.scene.host.rules.iter();
+        let mut same =
+            rules.filter(|one| one.ipv4 == rule.ipv4 && one.priority == priority).peekable();
+        same.peek().is_some() && same.all(|one| one.suppress.is_some())
     };
-    let priority = (0..rule.priority).rev().find(is_free).unwrap_or_default();
+    while 0 < priority && leaves(priority) {
+        priority -= 1;
+    }
     format!(
         "{} rule add priority {priority} {side} {} lookup main",
         ip(site.family()),
@@ -572,7 +577,7 @@ fn refusal(
     (does, finding)
 }
 
-/// The ways that break if what containers send beyond the node does not leave.
+/// What breaks if nothing of what containers send beyond the node leaves.
 fn outbound(finding: Finding, family: IpFamily) -> Finding {
     let kinds = [WayKind::Outside, WayKind::Names, WayKind::Published];
     kinds.into_iter().fold(finding, |finding, kind| finding.breaks(kind, Some(family)))
@@ -613,7 +618,12 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
             let bare = other.or_else(|| outer.find(is_ready))?;
             // Where IPv6 works on the link itself, the node may have been given no more of it.
             let mut own = bare.addresses.iter().map(|own| own.address.addr());
-            if family == IpFamily::V6 && own.any(is_of) && !routers::are_ignored(host, bare) {
+            let is_given_none = own.any(is_of) && !routers::are_ignored(host, bare);
+            let is_meant = || {
+                let is_off = ipv6_switch(host, bare, family).is_some();
+                !is_off && !is_missed(look, site)
+            };
+            if family == IpFamily::V6 && (is_given_none || is_meant()) {
                 return None;
             }
             (bare, format!("is up, and neither it nor another link has an address of {family}"))

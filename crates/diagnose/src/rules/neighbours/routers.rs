@@ -164,7 +164,7 @@ fn is_only_advertised(host: &Namespace, route: &Route, link: &Link, address: IpA
 /// addresses.
 fn direct(look: Look<'_>, to: IpAddr, hits: Vec<String>) -> Option<NodeRouter<'_>> {
     let (link, route) = without_router(&look.scene.host, None, to)?;
-    // `ways::several` tells it.
+    // The finding of the routing rule, or of the route, says more.
     let is_led = match route.to.prefix_len() {
         0 => route.table != TABLE_MAIN,
         length => length == 1,

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 
 use net::IpFamily;
 
-use super::super::ways::obstacles::{instead, node_router};
-use super::super::ways::samples;
+use super::super::ways::{obstacles, samples};
 use super::super::{asks_links, interfaces};
 use super::{OUT, hears};
 use crate::Look;
@@ -187,8 +186,8 @@ impl SilentGateways<'_> {
         let Interface { container, attachment, link, .. } = &self.interface;
         let of = |gateway: &IpAddr| {
             let [to, ..] = samples(IpFamily::of(*gateway));
-            let router = node_router(look.scene, link, *gateway, to)?;
-            Some(instead(look.scene, container, attachment, *gateway, router))
+            let router = obstacles::node_router(look.scene, link, *gateway, to)?;
+            Some(obstacles::instead(look.scene, container, attachment, *gateway, router))
         };
         self.gateways.iter().filter_map(of).collect()
     }

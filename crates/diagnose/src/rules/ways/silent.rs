@@ -1,4 +1,4 @@
-//! Ways that probes find broken. Mostly something else explains them; where nothing does, at least
+//! What probes find broken. Mostly something else explains it; where nothing does, at least
 //! the way is named.
 
 use std::net::{IpAddr, SocketAddr};
