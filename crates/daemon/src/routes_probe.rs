@@ -225,6 +225,8 @@ impl ProbeReport {
 
 #[cfg(test)]
 mod tests {
+    use routing::path::BackendId;
+
     use super::*;
 
     fn probed(path: Answer, underlay: Answer, mtu: Option<u32>, udp: Option<bool>) -> ProbeReport {
@@ -232,7 +234,7 @@ mod tests {
             target: Target {
                 peer: "b".to_owned(),
                 family: IpFamily::V4,
-                by: Path::Vxlan { underlay: IpFamily::V4 },
+                by: Path::Tunnel { backend: BackendId::Vxlan, underlay: IpFamily::V4 },
                 path: "10.244.2.0".parse().unwrap(),
                 underlay: "192.0.2.2".parse().unwrap(),
                 mtu: Some(1450),
@@ -276,7 +278,11 @@ mod tests {
         for (by, family, from_any) in [
             (Path::Direct, IpFamily::V6, true),
             (Path::Direct, IpFamily::V4, false),
-            (Path::Vxlan { underlay: IpFamily::V6 }, IpFamily::V6, false),
+            (
+                Path::Tunnel { backend: BackendId::Vxlan, underlay: IpFamily::V6 },
+                IpFamily::V6,
+                false,
+            ),
             (Path::Native, IpFamily::V6, false),
         ] {
             (target.by, target.family) = (by, family);

@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::Serialize;
 
-use crate::node::{Node, Offers, Underlay, Vxlan};
+use crate::backends::WrittenOffers;
+use crate::node::{Node, Offers, Underlay};
 use crate::reader::{self, Fault, KeyedValue};
 use crate::refused::Cause;
-use net::IpFamily;
 
 /// The annotation.
 pub const KEY: &str = "routing.netwright.io/node";
@@ -57,24 +57,10 @@ struct AnnotationFields<'a> {
     mtu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     zone: Option<&'a str>,
-    offers: OfferFields,
+    offers: WrittenOffers,
     #[serde(skip_serializing_if = "<[IpNet]>::is_empty")]
     kept: &'a [IpNet],
 }
-
-#[derive(Serialize)]
-struct OfferFields {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    native: Option<EmptyOffer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    direct: Option<EmptyOffer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vxlan: Option<Vxlan>,
-}
-
-/// An offer of which there is nothing more to say: `{}`.
-#[derive(Serialize)]
-struct EmptyOffer {}
 
 /// Writes the annotation of a node.
 #[must_use]
@@ -84,11 +70,7 @@ pub fn write(node: &Node) -> String {
         underlay: node.underlay.iter().collect(),
         mtu: node.mtu,
         zone: node.zone.as_deref(),
-        offers: OfferFields {
-            native: node.offers.native.then_some(EmptyOffer {}),
-            direct: node.offers.direct.then_some(EmptyOffer {}),
-            vxlan: node.offers.vxlan,
-        },
+        offers: node.offers.written(),
         kept: &node.kept,
     };
     serde_json::to_string(&written).expect("our types serialise to JSON")
@@ -123,30 +105,9 @@ fn read_any(text: &str) -> Result<Annotation, Fault> {
 }
 
 fn offers(at: &KeyedValue<'_>, underlay: Underlay) -> Result<Offers, Fault> {
-    let there = |key: &str| Ok(at.get(key)?.is_some());
-    let vxlan = at.get("vxlan")?.map(|vxlan| vxlan_of(&vxlan, underlay)).transpose()?;
-    let offers = Offers { native: there("native")?, direct: there("direct")?, vxlan };
+    let offers = Offers::read(at, underlay)?;
     if offers == Offers::default() {
         return Err(at.fault(Cause::NothingOffered));
     }
     Ok(offers)
-}
-
-fn vxlan_of(at: &KeyedValue<'_>, underlay: Underlay) -> Result<Vxlan, Fault> {
-    let mac = |key: &str| at.get(key)?.map(|mac| mac.mac()).transpose();
-    let (mac4, mac6) = (mac("mac4")?, mac("mac6")?);
-    let vxlan =
-        Vxlan { vni: at.required("vni")?.vni()?, port: at.required("port")?.port()?, mac4, mac6 };
-    // A tunnel starts at an underlay address of its family.
-    for (family, key) in [(IpFamily::V4, "mac4"), (IpFamily::V6, "mac6")] {
-        if vxlan.mac(family).is_some() && underlay.get(family).is_none() {
-            let why = format!("there is no underlay address of {family} for it");
-            return Err(at.required(key)?.fault(Cause::Invalid { why }));
-        }
-    }
-    if vxlan.macs().next().is_none() {
-        let why = "it has neither mac4 nor mac6".to_owned();
-        return Err(at.fault(Cause::Invalid { why }));
-    }
-    Ok(vxlan)
 }

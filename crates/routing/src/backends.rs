@@ -1,29 +1,60 @@
-//! How packets get to peers: a backend is a file here, and a line in [`ALL`].
+//! How packets get to peers: a backend is a file here, and a line in the table.
 //!
-//! A backend says whether both ends can use it, what it takes of each packet, and which kernel
-//! objects it needs, as data: the tunnel of this node, and the nexthop of a peer with the entries
-//! that this stands on. Choosing a path, planning, MTUs and changes of a path know none by name.
+//! A backend says what a node offers of it, whether both ends can use it, what it takes of each
+//! packet, and which kernel objects it needs, as data: the tunnel of this node, and the nexthop of
+//! a peer with the entries that this stands on. Nothing else knows a tunnel's backend by its name but
+//! flannel's dialect, which has backends of its own, and the settings of VXLAN's numbers. From the
+//! table follow the field of [`Offers`], the key of the annotation, and the words of the path and of
+//! the setting.
 //!
 //! Native and learned paths are no backends: nothing of ours is programmed for them.
 
 mod direct;
-mod vxlan;
+mod table;
+pub(crate) mod terms;
+pub(crate) mod vxlan;
 
 use std::net::IpAddr;
 
-use crate::node::Node;
-use crate::object::{Key, Nexthop, Tunnel, Value};
-use crate::path::{Argument, Ends, Hop, Path, Way};
-use crate::settings::{LinkName, OwnNode, Settings};
-use net::IpFamily;
+use serde::{Deserialize, Serialize};
 
-/// All backends, in the order in which a path is looked for.
-pub(crate) const ALL: [&dyn Backend; 2] = [&direct::Direct, &vxlan::Vxlan];
+use crate::identity::TunnelLink;
+use crate::node::{Node, Underlay};
+use crate::object::{Encapsulation, Key, Nexthop, Numbers, Tunnel, Value};
+use crate::path::{Argument, Ends, Hop, Way};
+use crate::reader::{Fault, KeyedValue};
+use crate::settings::{ExistingTunnel, Keys, LinkName, OwnNode, Settings};
+use net::{IpFamily, MacAddr, PerFamily};
+
+use self::terms::{NoTerms, OfferField, PlainOf, plain_field, read_field};
+
+// In the order in which a path is looked for. The name is the word for the path, the setting and the
+// key of the annotation; the type is what a node says of it: whether it offers it, or with what.
+table::backends! {
+    direct: bool = direct::Direct;
+    vxlan: Option<vxlan::End> = vxlan::Vxlan;
+}
 
 /// A way to peers for which objects of ours are programmed.
 pub(crate) trait Backend: Sync {
-    /// Returns the path by it, with packets of a family around those of pods if it is a tunnel.
-    fn path(&self, underlay: IpFamily) -> Path;
+    /// Says in a node's offers that it can be reached so, with the hardware addresses of its tunnels
+    /// over each family.
+    fn offer(
+        &self,
+        settings: &Settings,
+        mac: &dyn Fn(IpFamily) -> Option<MacAddr>,
+        offers: &mut Offers,
+    );
+
+    /// Reports whether a node offers it that is not asked to offer one backend alone.
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    /// Reports whether packets come by it as pods send them.
+    fn is_plain(&self) -> bool {
+        false
+    }
 
     /// Reports whether it carries packets of one family in those of the other, too.
     fn crosses_families(&self) -> bool {
@@ -55,6 +86,28 @@ pub(crate) trait Backend: Sync {
         0
     }
 
+    /// Returns the tunnel over a family that other nodes know by a hardware address, if its tunnels have
+    /// such: of `links`, which are there already, or else the one that is to be made.
+    fn known_tunnel(
+        &self,
+        _settings: &Settings,
+        _links: &[TunnelLink],
+        _underlay: IpFamily,
+    ) -> Option<ExistingTunnel> {
+        None
+    }
+
+    /// Returns how its tunnel over a family is called, if it has tunnels; `taken_over` is the one
+    /// that other nodes know by a hardware address.
+    fn tunnel_name(
+        &self,
+        _settings: &Settings,
+        _taken_over: Option<&ExistingTunnel>,
+        _underlay: IpFamily,
+    ) -> Option<LinkName> {
+        None
+    }
+
     /// Returns this node's tunnel over a family, if it needs one.
     fn tunnel(
         &self,
@@ -65,14 +118,39 @@ pub(crate) trait Backend: Sync {
         None
     }
 
-    /// Reports whether a tunnel that is there is as this node's configuration has it.
-    fn is_configured(&self, _own: &OwnNode, _there: &Tunnel) -> bool {
-        false
+    /// Returns the numbers of this node's tunnels, if it offers them: a link with others is an earlier
+    /// configuration's.
+    fn numbers(&self, _offers: &Offers) -> Option<Numbers> {
+        None
     }
 
-    /// Reports whether a node that offers it has an address on its tunnel that answers.
-    fn has_tunnel_address(&self, _node: &Node) -> bool {
-        false
+    /// Returns what a person calls the first of these numbers.
+    fn id_name(&self) -> &'static str {
+        "ID"
+    }
+
+    /// Returns which packets belong to the tunnels of nodes that offer this: the packet filter takes
+    /// them of nodes alone.
+    fn encapsulation(&self, _offers: &Offers) -> Option<Encapsulation> {
+        None
+    }
+
+    /// Returns the hardware addresses of a node's tunnels over each family: no other node has them.
+    fn macs(&self, _node: &Node) -> PerFamily<Option<MacAddr>> {
+        PerFamily::default()
+    }
+
+    /// Returns how a source calls the hardware address over a family.
+    fn mac_key(&self, keys: &Keys<'_>, _underlay: IpFamily) -> String {
+        keys.of_offer("")
+    }
+
+    /// Says what of a node's offer does not go with this node's, beside hardware addresses.
+    ///
+    /// # Errors
+    /// What is wrong with it, after the source's key.
+    fn judge(&self, _own: &Node, _peer: &Node, _keys: &Keys<'_>) -> Result<(), Fault> {
+        Ok(())
     }
 
     /// Returns what the link carries by which its packets leave pods' side, in bytes.
@@ -121,19 +199,17 @@ pub(crate) struct PeerObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::Path;
 
     /// One that two backends had, or none, would be planned by the wrong one, or not at all.
     #[test]
     fn each_path_of_ours_is_by_one_backend() {
-        let [v4, v6] = IpFamily::ALL.map(|underlay| Path::Vxlan { underlay });
-        let is_by = |path: Path| {
-            let paths = |of: &&dyn Backend| IpFamily::ALL.map(|underlay| of.path(underlay));
-            ALL.iter().filter(|of| paths(of).contains(&path)).count()
-        };
-        assert_eq!([Path::Direct, v4, v6].map(is_by), [1, 1, 1]);
-        assert_eq!([Path::Native, Path::Learned, Path::None].map(is_by), [0, 0, 0]);
-        for (backend, underlay) in ALL.into_iter().flat_map(|of| IpFamily::ALL.map(|to| (of, to))) {
-            let path = backend.path(underlay);
+        assert_eq!([Path::Native, Path::Learned, Path::None].map(Path::backend), [None; 3]);
+        let all = BackendId::ALL.iter().copied();
+        for (id, underlay) in all.flat_map(|of| IpFamily::ALL.map(|to| (of, to))) {
+            let (path, backend) = (id.path(underlay), id.backend());
+            assert_eq!(path.backend(), Some(id));
+            assert_eq!(Path::try_from(path.to_string()), Ok(path));
             assert_eq!(path.underlay(underlay), Some(underlay));
             // Only a tunnel has an underlay of its own.
             let other = underlay.other();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::node::{Node, Vxlan};
+use crate::node::Node;
 use net::MacAddr;
 
 /// A claimed prefix.
@@ -120,7 +120,7 @@ impl Claims {
             let whose = self.addresses.get(&address).filter(|whose| others(whose)).cloned();
             taken.extend(whose.map(|whose| ClaimConflict::Address { address, whose }));
         }
-        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+        for mac in node.macs() {
             let whose = self.macs.get(&mac).filter(|whose| others(whose)).cloned();
             taken.extend(whose.map(|whose| ClaimConflict::Mac { mac, whose }));
         }
@@ -159,7 +159,7 @@ impl Claims {
         for address in node.underlay.iter() {
             self.addresses.insert(address, whose.clone());
         }
-        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+        for mac in node.macs() {
             self.macs.insert(mac, whose.clone());
         }
     }
@@ -189,7 +189,7 @@ impl Claims {
                 self.addresses.remove(&address);
             }
         }
-        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+        for mac in node.macs() {
             if is_its(self.macs.get(&mac)) {
                 self.macs.remove(&mac);
             }

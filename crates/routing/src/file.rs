@@ -221,11 +221,8 @@ fn node_of(
     underlay: Underlay,
     settings: &Settings,
 ) -> Node {
-    let mut offers = settings.offers();
-    if let Some(vxlan) = &mut offers.vxlan {
-        let mac = |family| underlay.get(family).map(|_| mac_of_tunnel(name, family));
-        (vxlan.mac4, vxlan.mac6) = (mac(IpFamily::V4), mac(IpFamily::V6));
-    }
+    let mac = |family| underlay.get(family).map(|_| mac_of_tunnel(name, family));
+    let offers = settings.offers(&mac);
     Node {
         name: name.to_owned(),
         uid: String::new(),

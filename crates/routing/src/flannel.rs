@@ -134,6 +134,6 @@ impl<'a> Families<'a> {
             Backend::HostGw => true,
             Backend::Vxlan => self.flannel.direct_routing,
         };
-        Some((self.underlay, Offers { native: false, direct, vxlan }))
+        Some((self.underlay, Offers { direct, vxlan, ..Offers::default() }))
     }
 }

@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::backends::BackendId;
 use crate::earlier::EarlierPrefixes;
 use crate::flannel;
-use crate::settings::{self, ExistingTunnel, LinkName, NodeFacts, OwnNode, Settings, Uplink};
+use crate::object::Numbers;
+use crate::settings::{ExistingTunnel, LinkName, NodeFacts, OwnNode, Settings, Uplink};
 use crate::source_node::SourceNode;
 use net::{IpFamily, MacAddr, PerFamily};
 
@@ -19,19 +21,19 @@ pub struct HostFacts {
     /// By which link packets from an address leave, of the addresses that the source names and the
     /// host has.
     pub uplinks: BTreeMap<IpAddr, Uplink>,
-    /// The VXLAN links that are there, in the order of their indices.
-    pub vxlans: Vec<VxlanLink>,
+    /// The links that may be tunnels and are there, in the order of their indices.
+    pub tunnels: Vec<TunnelLink>,
 }
 
-/// A VXLAN link that is there.
+/// A link that is there, and of a backend's kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VxlanLink {
+pub struct TunnelLink {
     /// Its name.
     pub name: LinkName,
-    /// The network identifier.
-    pub vni: u32,
-    /// The UDP port.
-    pub port: u16,
+    /// The backend.
+    pub backend: BackendId,
+    /// Its numbers.
+    pub numbers: Numbers,
     /// The outer source address.
     pub local: Option<IpAddr>,
     /// Its hardware address.
@@ -43,7 +45,7 @@ pub struct VxlanLink {
 /// What is known of this node beside what its source says now.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
-    /// Its tunnels, once they are known: other nodes reach it by them.
+    /// Its tunnels with hardware addresses, once they are known: other nodes reach it by these.
     tunnels: PerFamily<Option<ExistingTunnel>>,
     /// The hardware addresses of its tunnels, as the disk has them.
     pub(crate) recorded: PerFamily<Option<MacAddr>>,
@@ -95,7 +97,7 @@ impl Identity {
         }
         let taken_over = PerFamily::with(|family| {
             let known = self.tunnels.get(family).clone();
-            Some(known.unwrap_or_else(|| self.tunnel_before(settings, source, host, family)))
+            known.or_else(|| self.tunnel_before(settings, source, host, family))
         });
         let facts = NodeFacts {
             name: name.to_owned(),
@@ -108,9 +110,10 @@ impl Identity {
         };
         let own = OwnNode::new(settings, facts);
         for family in IpFamily::ALL {
-            let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
-            if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
-                let name = own.tunnels.get(family).clone();
+            let found = own.node.macs_over().find(|(_, over, _)| *over == family);
+            if let (Some((backend, _, mac)), None) = (found, self.tunnels.get(family))
+                && let Some(name) = own.tunnel(backend, family).cloned()
+            {
                 *self.tunnels.get_mut(family) = Some(ExistingTunnel { name, mac: Some(mac) });
             }
         }
@@ -118,44 +121,20 @@ impl Identity {
     }
 
     /// Returns the tunnel by which others reach this node already, an earlier run's or flanneld's;
-    /// if there is none, the one that is to be made.
+    /// if there is none, the one that is to be made. `None` if no tunnel has a hardware address.
     fn tunnel_before(
         &self,
         settings: &Settings,
         source: &SourceNode,
         host: &HostFacts,
         family: IpFamily,
-    ) -> ExistingTunnel {
-        let there = find_tunnel(settings, &host.vxlans, family);
+    ) -> Option<ExistingTunnel> {
+        let mut backends = BackendId::ALL.iter().map(|id| id.backend());
+        let there = backends.find_map(|of| of.known_tunnel(settings, &host.tunnels, family))?;
         // Other nodes know no hardware address while this node has no address of the family.
-        let mac = source.macs.get(family).or(there.as_ref().and_then(|there| there.mac));
-        let mac = mac.or(*self.recorded.get(family));
-        let name = there
-            .map_or_else(|| settings::tunnel_name(settings, family).into(), |there| there.name);
-        ExistingTunnel { name, mac }
+        let mac = source.macs.get(family).or(there.mac).or(*self.recorded.get(family));
+        Some(ExistingTunnel { name: there.name, mac })
     }
-}
-
-/// Finds the tunnel over a family that is there already: that of an earlier run, under either of its
-/// names, or flanneld's where this node takes its place.
-fn find_tunnel(
-    settings: &Settings,
-    links: &[VxlanLink],
-    family: IpFamily,
-) -> Option<ExistingTunnel> {
-    let names = settings::tunnel_names(settings, family);
-    let flannels = settings.flannel.as_ref().map(|_| &*names[1]);
-    let is_it = |link: &&VxlanLink| {
-        let is_of_cluster = (link.vni, link.port) == (settings.vxlan.vni, settings.vxlan.port)
-            && link.local.is_some_and(|local| IpFamily::of(local) == family);
-        let is_ours = link.is_marked && names.iter().any(|name| **name == *link.name);
-        is_of_cluster && (is_ours || flannels == Some(&*link.name))
-    };
-    let link = links.iter().find(is_it)?;
-    // The address of our tunnel follows from the node, and another program may have changed the
-    // link's.
-    let mac = link.mac.filter(|_| !link.is_marked);
-    Some(ExistingTunnel { name: link.name.clone(), mac })
 }
 
 #[cfg(test)]
@@ -195,12 +174,17 @@ mod tests {
     fn host(addresses: &[&str]) -> HostFacts {
         let uplink = Uplink { name: "eth0".into(), mtu: 1500 };
         let uplinks = addresses.iter().map(|text| (ip(text), uplink.clone())).collect();
-        HostFacts { uplinks, vxlans: Vec::new() }
+        HostFacts { uplinks, tunnels: Vec::new() }
     }
 
-    fn vxlan(name: &str, is_marked: bool) -> VxlanLink {
-        let local = Some(ip("192.0.2.1"));
-        VxlanLink { name: name.into(), vni: 1, port: 8472, local, mac: Some(MAC), is_marked }
+    fn numbers(vni: u32, port: u16) -> Numbers {
+        Numbers { id: Some(vni), port: Some(port) }
+    }
+
+    fn vxlan(name: &str, is_marked: bool) -> TunnelLink {
+        let (local, mac) = (Some(ip("192.0.2.1")), Some(MAC));
+        let (backend, numbers) = (BackendId::Vxlan, numbers(1, 8472));
+        TunnelLink { name: name.into(), backend, numbers, local, mac, is_marked }
     }
 
     fn mac4(node: &Node) -> MacAddr {
@@ -261,11 +245,11 @@ mod tests {
 
     #[test]
     fn flannelds_tunnel_is_taken_over_with_its_hardware_address() {
-        let there = HostFacts { vxlans: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
+        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
         let decide = |settings: &Settings, there: &HostFacts| {
             let node = source(&["192.0.2.1"]);
             let own = Identity::default().decide(settings, "a", &node, there).unwrap();
-            (own.tunnels.v4.to_string(), mac4(&own.node))
+            (own.tunnels[0].name.to_string(), mac4(&own.node))
         };
         let taken = ("flannel.1".to_owned(), MAC);
         assert_eq!(decide(&in_flannels_place(), &there), taken);
@@ -273,16 +257,16 @@ mod tests {
         // Without its configuration it is another program's.
         assert_eq!(decide(&settings(), &there), ("nw-vxlan4".to_owned(), ours));
         // What an earlier run made keeps its name, and another program may have changed its address.
-        let marked = HostFacts { vxlans: vec![vxlan("flannel.1", true)], ..there.clone() };
+        let marked = HostFacts { tunnels: vec![vxlan("flannel.1", true)], ..there.clone() };
         assert_eq!(decide(&settings(), &marked), ("flannel.1".to_owned(), ours));
         // That of another cluster is none of ours.
         for other in [
-            VxlanLink { vni: 2, ..vxlan("flannel.1", true) },
-            VxlanLink { port: 4789, ..vxlan("flannel.1", true) },
-            VxlanLink { local: Some(ip("2001:db8::1")), ..vxlan("flannel.1", true) },
-            VxlanLink { local: None, ..vxlan("flannel.1", true) },
+            TunnelLink { numbers: numbers(2, 8472), ..vxlan("flannel.1", true) },
+            TunnelLink { numbers: numbers(1, 4789), ..vxlan("flannel.1", true) },
+            TunnelLink { local: Some(ip("2001:db8::1")), ..vxlan("flannel.1", true) },
+            TunnelLink { local: None, ..vxlan("flannel.1", true) },
         ] {
-            let there = HostFacts { vxlans: vec![other], ..there.clone() };
+            let there = HostFacts { tunnels: vec![other], ..there.clone() };
             assert_eq!(decide(&settings(), &there), ("nw-vxlan4".to_owned(), ours));
         }
     }
@@ -292,7 +276,7 @@ mod tests {
     #[test]
     fn a_tunnel_keeps_the_hardware_address_that_others_know() {
         let [of_source, of_disk] = [MacAddr([2, 0, 0, 0, 0, 8]), MacAddr([2, 0, 0, 0, 0, 9])];
-        let there = HostFacts { vxlans: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
+        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
         let nothing = host(&["192.0.2.1"]);
         let of = |mac: Option<MacAddr>, there: &HostFacts, recorded: Option<MacAddr>| {
             let recorded = PerFamily { v4: recorded, v6: None };
@@ -314,7 +298,7 @@ mod tests {
         let node = source(&["192.0.2.1"]);
         let nothing = host(&["192.0.2.1"]);
         let first = identity.decide(&in_flannels_place(), "a", &node, &nothing).unwrap();
-        let there = HostFacts { vxlans: vec![vxlan("flannel.1", false)], ..nothing };
+        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..nothing };
         let other = SourceNode { uid: "uid-b".to_owned(), ..node };
         let later = identity.decide(&in_flannels_place(), "a", &other, &there).unwrap();
         assert_eq!(mac4(&first.node), mac4(&later.node));

@@ -11,7 +11,9 @@ pub const IPV6_LEAST: u32 = 1280;
 pub fn overhead(path: Path) -> u32 {
     // A path by a tunnel has an underlay of its own, whatever the family of pods' addresses.
     let underlay = path.underlay(IpFamily::V4);
-    path.backend().zip(underlay).map_or(0, |(backend, underlay)| backend.overhead(underlay))
+    path.backend()
+        .zip(underlay)
+        .map_or(0, |(backend, underlay)| backend.backend().overhead(underlay))
 }
 
 /// Returns the least that a node can say of the network to it: pods everywhere keep IPv6.

@@ -5,10 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::backends::BackendId;
 use crate::blocks::Block;
 use crate::time::Time;
-use net::IpFamily;
-use net::MacAddr;
+use net::{IpFamily, MacAddr};
+
+pub use crate::backends::Offers;
+pub use crate::backends::terms::NoTerms;
+pub use crate::backends::vxlan::End as Vxlan;
 
 /// A node: this one, or a peer. The dialects read and write it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +85,33 @@ impl Node {
         Some(second).filter(|second| prefix.contains(second))
     }
 
+    /// Returns the hardware addresses of its tunnels, those over IPv4 first.
+    pub fn macs(&self) -> impl Iterator<Item = MacAddr> {
+        self.macs_over().map(|(_, _, mac)| mac)
+    }
+
+    /// Returns the same, with what each is of.
+    pub(crate) fn macs_over(&self) -> impl Iterator<Item = (BackendId, IpFamily, MacAddr)> {
+        BackendId::ALL
+            .iter()
+            .flat_map(|id| {
+                let macs = id.backend().macs(self);
+                IpFamily::ALL.map(|over| Some((*id, over, (*macs.get(over))?)))
+            })
+            .flatten()
+    }
+
+    /// Returns the hardware address of its tunnel over a family.
+    pub(crate) fn mac(&self, underlay: IpFamily) -> Option<MacAddr> {
+        self.macs_over().find(|(_, over, _)| *over == underlay).map(|(_, _, mac)| mac)
+    }
+
+    /// Reports whether it has tunnels, and so an address on them that answers.
+    #[must_use]
+    pub fn has_tunnels(&self) -> bool {
+        BackendId::ALL.iter().any(|id| id.backend().numbers(&self.offers).is_some())
+    }
+
     fn first_prefix(&self, family: IpFamily) -> Option<IpNet> {
         let mut prefixes = self.prefixes.iter().chain(&self.kept).copied();
         prefixes.find(|prefix| IpFamily::of_prefix(*prefix) == family)
@@ -119,54 +150,6 @@ impl Underlay {
             IpAddr::V4(address) => self.v4 = Some(address),
             IpAddr::V6(address) => self.v6 = Some(address),
         }
-    }
-}
-
-/// The paths by which a node can be reached, and reaches others.
-///
-/// An offer of a newer version that is not known here is passed over: an encrypted path will be a
-/// field of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Offers {
-    /// The network between the nodes knows the way to its pods. It is offered alone.
-    #[serde(default)]
-    pub native: bool,
-    /// By a route to its underlay address, where no gateway is in between.
-    #[serde(default)]
-    pub direct: bool,
-    /// By a VXLAN tunnel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vxlan: Option<Vxlan>,
-}
-
-/// A node's end of VXLAN tunnels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Vxlan {
-    /// The network identifier (RFC 7348 §5).
-    pub vni: u32,
-    /// The UDP port.
-    pub port: u16,
-    /// The hardware address of the tunnel over IPv4.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac4: Option<MacAddr>,
-    /// The hardware address of the tunnel over IPv6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac6: Option<MacAddr>,
-}
-
-impl Vxlan {
-    /// Returns the hardware address of the tunnel over a family.
-    #[must_use]
-    pub fn mac(&self, underlay: IpFamily) -> Option<MacAddr> {
-        match underlay {
-            IpFamily::V4 => self.mac4,
-            IpFamily::V6 => self.mac6,
-        }
-    }
-
-    /// Returns the hardware addresses, that of the tunnel over IPv4 first.
-    pub fn macs(&self) -> impl Iterator<Item = MacAddr> {
-        [self.mac4, self.mac6].into_iter().flatten()
     }
 }
 

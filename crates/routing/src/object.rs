@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::backends::BackendId;
 use crate::settings::LinkName;
 use net::MacAddr;
 
@@ -216,26 +217,42 @@ pub struct Tunnel {
     pub altered: bool,
 }
 
-/// How a tunnel carries packets, with what only such links have.
+/// How a tunnel carries packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TunnelKind {
-    /// VXLAN (RFC 7348).
-    Vxlan {
-        /// The network identifier. Only a new link can have another.
-        vni: u32,
-        /// The UDP port. Only a new link can have another.
-        port: u16,
-        /// It learns hardware addresses from packets. Ours never do.
-        learning: bool,
-    },
+pub struct TunnelKind {
+    /// The backend, whose word is also the kernel's for such links.
+    pub backend: BackendId,
+    /// Its numbers. Only a new link can have others.
+    pub numbers: Numbers,
+    /// It learns from packets where peers are. Ours never do.
+    pub learning: bool,
+}
+
+/// What tells a tunnel from others of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Numbers {
+    /// The network identifier, if links of the kind have one.
+    pub id: Option<u32>,
+    /// The UDP port, if they have one.
+    pub port: Option<u16>,
 }
 
 impl TunnelKind {
     /// Reports whether a link of that kind can be adjusted to be of this one.
     fn can_replace(&self, there: &TunnelKind) -> bool {
-        let TunnelKind::Vxlan { vni, port, .. } = self;
-        matches!(there, TunnelKind::Vxlan { vni: id, port: udp, .. } if (id, udp) == (vni, port))
+        (self.backend, self.numbers) == (there.backend, there.numbers)
     }
+}
+
+/// Which packets of the underlay belong to a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Encapsulation {
+    /// The protocol above IP.
+    pub protocol: u8,
+    /// The port that they are sent to, if the protocol has ports.
+    pub port: Option<u16>,
+    /// Bytes that they have at an offset behind the header of IP, if only these are the tunnel's.
+    pub content: Option<(u32, Vec<u8>)>,
 }
 
 /// A nexthop object.
@@ -290,8 +307,12 @@ impl fmt::Display for Value {
             Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
             Value::Tunnel(tunnel) => {
                 let Tunnel { kind, local, underlay, mac, mtu, up, altered } = &**tunnel;
-                let TunnelKind::Vxlan { vni, port, learning } = kind;
-                write!(f, ": VNI {vni}, port {port}, local {local} dev {underlay}")?;
+                let TunnelKind { backend, numbers: Numbers { id, port }, learning } = kind;
+                f.write_str(": ")?;
+                let name = backend.backend().id_name();
+                id.map_or(Ok(()), |id| write!(f, "{name} {id}, "))?;
+                port.map_or(Ok(()), |port| write!(f, "port {port}, "))?;
+                write!(f, "local {local} dev {underlay}")?;
                 mac.map_or(Ok(()), |mac| write!(f, ", {mac}"))?;
                 write!(f, ", mtu {mtu}")?;
                 f.write_str(if *up { "" } else { ", down" })?;

@@ -1,24 +1,25 @@
 //! How packets to a peer go.
 //!
-//! The path is the first that both ends offer and that is possible: native, direct, VXLAN over an
-//! underlay of the same address family, VXLAN over one of the other family. Every condition is
+//! The path is the first that both ends offer and that is possible: native, direct, a tunnel over an
+//! underlay of the same address family, a tunnel over one of the other family. Every condition is
 //! about both ends, so both choose alike. If one of two nodes asks for a native path, and both run
 //! `netwrightd routing`, the path is native. If a routing daemon has learned a route to exactly the
 //! prefix, that route takes precedence over all paths.
 //!
-//! `Direct` needs an underlay address of the pods' own family at both ends; VXLAN over the other
-//! family serves what is left. There is no encrypted path; `Path`, `Offers` and the annotation have
-//! room for one.
+//! `Direct` needs an underlay address of the pods' own family at both ends; a tunnel over the other
+//! family serves what is left. There is no encrypted path; the table of backends has room for one.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backends::{self, Backend, Verdict};
+use crate::backends::Verdict;
 use crate::node::{Dialect, Node};
 use crate::settings::LinkName;
 use net::IpFamily;
+
+pub use crate::backends::BackendId;
 
 /// How packets to the pods of a peer go, for one family of their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,10 +32,11 @@ pub enum Path {
     Learned,
     /// By a route to its underlay address, which is on the same segment.
     Direct,
-    /// By a VXLAN tunnel.
-    Vxlan {
+    /// By a tunnel.
+    Tunnel {
+        /// What makes the tunnel.
+        backend: BackendId,
         /// The family of the packets around it.
-        #[serde(with = "crate::family::FamilyWord")]
         underlay: IpFamily,
     },
     /// They do not go.
@@ -45,7 +47,7 @@ impl Path {
     /// Reports whether packets come by it as pods send them.
     #[must_use]
     pub fn is_plain(self) -> bool {
-        matches!(self, Path::Native | Path::Learned | Path::Direct)
+        !matches!(self, Path::Tunnel { .. } | Path::None)
     }
 
     /// Reports whether it needs a route of ours.
@@ -57,15 +59,16 @@ impl Path {
     /// Reports whether it is a tunnel.
     #[must_use]
     pub fn is_tunnel(self) -> bool {
-        self.has_route() && !self.is_plain()
+        matches!(self, Path::Tunnel { .. })
     }
 
     /// Returns the backend that it is by; `None` if nothing of ours is programmed.
-    pub(crate) fn backend(self) -> Option<&'static dyn Backend> {
-        let is_by = |backend: &&dyn Backend| {
-            IpFamily::ALL.into_iter().any(|underlay| backend.path(underlay) == self)
-        };
-        backends::ALL.into_iter().find(is_by)
+    pub(crate) fn backend(self) -> Option<BackendId> {
+        match self {
+            Path::Direct => Some(BackendId::Direct),
+            Path::Tunnel { backend, .. } => Some(backend),
+            Path::Native | Path::Learned | Path::None => None,
+        }
     }
 
     /// Returns the family of the underlay's packets that carry pods' packets of a family by it; `None`
@@ -73,8 +76,18 @@ impl Path {
     pub(crate) fn underlay(self, family: IpFamily) -> Option<IpFamily> {
         match self {
             Path::None => None,
-            Path::Vxlan { underlay } => Some(underlay),
+            Path::Tunnel { underlay, .. } => Some(underlay),
             Path::Native | Path::Learned | Path::Direct => Some(family),
+        }
+    }
+}
+
+impl BackendId {
+    /// Returns the path by it, with packets of a family around those of pods if it is a tunnel.
+    pub(crate) fn path(self, underlay: IpFamily) -> Path {
+        match self.backend().is_plain() {
+            true => Path::Direct,
+            false => Path::Tunnel { backend: self, underlay },
         }
     }
 }
@@ -85,10 +98,13 @@ impl fmt::Display for Path {
             Path::Native => "native",
             Path::Learned => "learned",
             Path::Direct => "direct",
-            Path::Vxlan { underlay: IpFamily::V4 } => "vxlan",
-            Path::Vxlan { underlay: IpFamily::V6 } => "vxlan6",
+            Path::Tunnel { backend, .. } => backend.name(),
             Path::None => "none",
-        })
+        })?;
+        match self {
+            Path::Tunnel { underlay: IpFamily::V6, .. } => f.write_str("6"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -102,8 +118,8 @@ impl TryFrom<String> for Path {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
-        let by = |backend: &'static dyn Backend| IpFamily::ALL.map(|of| backend.path(of));
-        let ours = backends::ALL.into_iter().flat_map(by);
+        let by = |backend: &BackendId| IpFamily::ALL.map(|of| backend.path(of));
+        let ours = BackendId::ALL.iter().flat_map(by);
         let mut all = [Path::Native, Path::Learned, Path::None].into_iter().chain(ours);
         let known = all.find(|path| path.to_string() == word);
         known.ok_or_else(|| format!("path {word:?} is not known"))
@@ -167,8 +183,8 @@ pub struct RejectedPath {
 /// Chooses the path to a peer for one family of its pods' addresses.
 ///
 /// Both ends choose the same if they reach each other alike: every condition is about both ends, or
-/// about the network between them. The order is native, learned, direct, VXLAN over the family's
-/// own underlay, VXLAN over the other.
+/// about the network between them. The order is native, learned, and that of the backends, each over
+/// the family's own underlay before the other.
 #[must_use]
 pub fn choose(own: &Node, peer: &Node, family: IpFamily, reach: Reachability<'_>) -> Choice {
     let Decision { path, because, passed_over } = decide(own, peer, family, reach, true);
@@ -190,7 +206,7 @@ pub(crate) fn is_offered(own: &Node, peer: &Node, family: IpFamily, path: Path) 
     let (Some(backend), Some(underlay)) = (path.backend(), path.underlay(family)) else {
         return false;
     };
-    backend.offered(Ends { own, peer }, family, underlay).is_ok()
+    backend.backend().offered(Ends { own, peer }, family, underlay).is_ok()
 }
 
 fn all_reasons(passed_over: &[RejectedPath]) -> String {
@@ -234,10 +250,11 @@ fn decide<'a>(
         return plain(Path::Learned, Argument::Learned);
     }
     let mut last_resort = None;
-    for backend in backends::ALL {
+    for id in BackendId::ALL {
+        let backend = id.backend();
         let underlays = if backend.crosses_families() { 2 } else { 1 };
         for underlay in [family, family.other()].into_iter().take(underlays) {
-            let path = backend.path(underlay);
+            let path = id.path(underlay);
             let offered = backend.offered(ends, family, underlay);
             let verdict = match offered {
                 Ok(address) => backend.carried(address, reach.ways.get(underlay)),

@@ -547,7 +547,7 @@ impl Routing {
     }
 
     fn is_tunnel(&self, link: &str) -> bool {
-        self.cluster.own().tunnels.iter().any(|(_, tunnel)| **tunnel == *link)
+        self.cluster.own().tunnel_named(link).is_some()
     }
 
     pub(crate) fn has(&self, key: &Key, value: &Value) -> bool {

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::backends::BackendId;
 use crate::mac::mac_of_tunnel;
-use crate::node::{Dialect, Node, Offers, Underlay, Vxlan};
+use crate::node::{Dialect, Node, Offers, Underlay};
+use crate::object::{Encapsulation, Numbers};
 use crate::reader::overlap;
 use crate::refused::Cause;
 use net::MacAddr;
@@ -143,16 +145,28 @@ impl Settings {
         Keys { settings: self, dialect }
     }
 
-    /// Returns what this node offers the others, before its hardware addresses are known.
-    #[must_use]
-    pub fn offers(&self) -> Offers {
-        let vxlan = Vxlan { vni: self.vxlan.vni, port: self.vxlan.port, mac4: None, mac6: None };
-        match self.paths {
-            Paths::Auto => Offers { native: false, direct: true, vxlan: Some(vxlan) },
-            Paths::Direct => Offers { native: false, direct: true, vxlan: None },
-            Paths::Vxlan => Offers { native: false, direct: false, vxlan: Some(vxlan) },
-            Paths::Native => Offers { native: true, direct: false, vxlan: None },
+    /// Returns what a node of this cluster offers the others, if its tunnels have these hardware
+    /// addresses.
+    pub(crate) fn offers(&self, mac: &dyn Fn(IpFamily) -> Option<MacAddr>) -> Offers {
+        let mut offers = Offers { native: self.paths == Paths::Native, ..Offers::default() };
+        for id in BackendId::ALL {
+            let backend = id.backend();
+            let is_offered = match self.paths {
+                Paths::Auto => backend.is_usual(),
+                Paths::Only(only) => only == *id,
+                Paths::Native => false,
+            };
+            if is_offered {
+                backend.offer(self, mac, &mut offers);
+            }
         }
+        offers
+    }
+
+    /// Returns which packets belong to the tunnels that this node offers.
+    pub fn encapsulations(&self) -> impl Iterator<Item = Encapsulation> {
+        let offers = self.offers(&|_| None);
+        BackendId::ALL.iter().filter_map(move |id| id.backend().encapsulation(&offers))
     }
 }
 
@@ -187,39 +201,26 @@ impl Keys<'_> {
         }
     }
 
-    pub(crate) fn mac(&self, family: IpFamily) -> String {
-        self.data(
-            family,
-            "VtepMAC",
-            match family {
-                IpFamily::V4 => "mac4",
-                IpFamily::V6 => "mac6",
-            },
-        )
-    }
-
-    pub(crate) fn vni(&self) -> String {
-        self.data(IpFamily::V4, "VNI", "vni")
-    }
-
-    /// flannel's records have no port: all flannelds of a cluster have the same.
-    pub(crate) fn port(&self) -> String {
-        self.data(IpFamily::V4, "Port", "port")
-    }
-
-    fn data(&self, family: IpFamily, flannels: &str, ours: &str) -> String {
+    /// Returns how a source of flannel's calls a value of its backend's data; `None` for our own
+    /// records.
+    pub(crate) fn of_data(&self, family: IpFamily, name: &str) -> Option<String> {
         let infix = match family {
             IpFamily::V4 => "",
             IpFamily::V6 => "v6-",
         };
         match (self.settings.source, self.dialect, family) {
             (Source::Kubernetes, Dialect::Flannel, _) => {
-                self.of_flannel(&format!("backend-{infix}data: {flannels}"))
+                Some(self.of_flannel(&format!("backend-{infix}data: {name}")))
             }
-            (Source::Etcd, _, IpFamily::V4) => format!("BackendData.{flannels}"),
-            (Source::Etcd, _, IpFamily::V6) => format!("BackendV6Data.{flannels}"),
-            _ => self.of_ours(&format!("offers.vxlan.{ours}")),
+            (Source::Etcd, _, IpFamily::V4) => Some(format!("BackendData.{name}")),
+            (Source::Etcd, _, IpFamily::V6) => Some(format!("BackendV6Data.{name}")),
+            _ => None,
         }
+    }
+
+    /// Returns how our own records call what is at a path below the offers.
+    pub(crate) fn of_offer(&self, path: &str) -> String {
+        self.of_ours(&format!("offers.{path}"))
     }
 
     fn of_ours(&self, path: &str) -> String {
@@ -236,17 +237,26 @@ impl Keys<'_> {
 }
 
 /// Which paths a node offers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Paths {
-    /// Direct ones where no gateway is in between, VXLAN tunnels elsewhere.
+    /// The usual ones: direct where no gateway is in between, VXLAN tunnels elsewhere.
     Auto,
-    /// Direct ones only.
-    Direct,
-    /// VXLAN tunnels only.
-    Vxlan,
+    /// Those by one backend.
+    Only(BackendId),
     /// None: the network between the nodes knows where pods are.
     Native,
+}
+
+impl Paths {
+    /// Returns what the word of a setting means.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        match word {
+            "auto" => Some(Paths::Auto),
+            "native" => Some(Paths::Native),
+            _ => BackendId::ALL.iter().find(|id| id.name() == word).map(|id| Paths::Only(*id)),
+        }
+    }
 }
 
 /// What all tunnels of a cluster share.
@@ -377,10 +387,21 @@ pub struct OwnNode {
     /// The links by which packets of other nodes may come, as far as that follows from this node: the
     /// uplinks, and what is on the same segments.
     pub links: BTreeSet<LinkName>,
-    /// The names of its tunnels over each family.
-    pub tunnels: PerFamily<LinkName>,
+    /// Which tunnels it may have.
+    pub tunnels: Vec<OwnTunnel>,
     /// The hardware addresses of its tunnels, also over a family in which it has no address now.
     pub macs: PerFamily<MacAddr>,
+}
+
+/// A tunnel that this node may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnTunnel {
+    /// What makes it.
+    pub backend: BackendId,
+    /// The family of the packets around those of pods.
+    pub underlay: IpFamily,
+    /// The name of the link.
+    pub name: LinkName,
 }
 
 /// A link by which this node reaches others.
@@ -447,20 +468,19 @@ impl OwnNode {
                 underlay.set(*address);
             }
         }
-        let tunnels = PerFamily::with(|family| match taken_over.get(family) {
-            Some(taken) => taken.name.clone(),
-            None => tunnel_name(settings, family).into(),
-        });
+        let ids = BackendId::ALL.iter().flat_map(|id| IpFamily::ALL.map(|over| (*id, over)));
+        let tunnel = |(backend, underlay): (BackendId, IpFamily)| {
+            let taken_over = taken_over.get(underlay).as_ref();
+            let name = backend.backend().tunnel_name(settings, taken_over, underlay)?;
+            Some(OwnTunnel { backend, underlay, name })
+        };
+        let tunnels = ids.filter_map(tunnel).collect();
         let identity = if uid.is_empty() { &name } else { &uid };
         let macs = PerFamily::with(|family| {
             let taken = taken_over.get(family).as_ref().and_then(|taken| taken.mac);
             taken.unwrap_or_else(|| mac_of_tunnel(identity, family))
         });
-        let mac = |family: IpFamily| underlay.get(family).map(|_| *macs.get(family));
-        let mut offers = settings.offers();
-        if let Some(vxlan) = &mut offers.vxlan {
-            (vxlan.mac4, vxlan.mac6) = (mac(IpFamily::V4), mac(IpFamily::V6));
-        }
+        let offers = settings.offers(&|family| underlay.get(family).map(|_| *macs.get(family)));
         let mtu = uplinks.iter().filter_map(|(_, uplink)| Some(uplink.as_ref()?.0.mtu)).min();
         let uplinks = PerFamily {
             v4: uplinks.v4.map(|(uplink, _)| uplink),
@@ -484,22 +504,31 @@ impl OwnNode {
         };
         OwnNode { node, uplinks, links, tunnels, macs }
     }
-}
 
-/// Returns how a tunnel is called that is not there yet: as flanneld calls it where this node
-/// speaks its dialect, so that it can be given back.
-#[must_use]
-pub fn tunnel_name(settings: &Settings, underlay: IpFamily) -> String {
-    let [ours, flannels] = tunnel_names(settings, underlay);
-    if settings.flannel.is_some() { flannels } else { ours }
-}
+    /// Returns the name of a tunnel.
+    pub(crate) fn tunnel(&self, backend: BackendId, underlay: IpFamily) -> Option<&LinkName> {
+        let is_it = |of: &&OwnTunnel| (of.backend, of.underlay) == (backend, underlay);
+        self.tunnels.iter().find(is_it).map(|of| &of.name)
+    }
 
-/// Returns how a tunnel of this cluster may be called: as ours are, and as flanneld's are.
-#[must_use]
-pub fn tunnel_names(settings: &Settings, underlay: IpFamily) -> [String; 2] {
-    let vni = settings.vxlan.vni;
-    match underlay {
-        IpFamily::V4 => ["nw-vxlan4".to_owned(), format!("flannel.{vni}")],
-        IpFamily::V6 => ["nw-vxlan6".to_owned(), format!("flannel-v6.{vni}")],
+    /// Returns the tunnel that a link has the name of.
+    #[must_use]
+    pub fn tunnel_named(&self, link: &str) -> Option<&OwnTunnel> {
+        self.tunnels.iter().find(|of| *of.name == *link)
+    }
+
+    /// Returns the tunnels that it has, with these addresses.
+    pub fn used_tunnels(&self) -> impl Iterator<Item = &OwnTunnel> {
+        let node = &self.node;
+        self.tunnels.iter().filter(|of| {
+            of.backend.backend().numbers(&node.offers).is_some()
+                && node.underlay.get(of.underlay).is_some()
+        })
+    }
+
+    /// Returns the numbers of a backend's tunnels, if this node offers them.
+    #[must_use]
+    pub fn numbers(&self, backend: BackendId) -> Option<Numbers> {
+        backend.backend().numbers(&self.node.offers)
     }
 }

@@ -45,7 +45,7 @@ impl From<Node> for SourceNode {
             addresses: node.underlay.iter().collect(),
             unlisted: Vec::new(),
             unused: Vec::new(),
-            macs: PerFamily::with(|family: IpFamily| node.offers.vxlan?.mac(family)),
+            macs: PerFamily::with(|family: IpFamily| node.mac(family)),
             annotations: BTreeMap::new(),
             uid: node.uid,
             prefixes: node.prefixes,

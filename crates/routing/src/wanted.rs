@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
-use crate::backends::{self, PeerEnd, PeerObjects};
+use crate::backends::{BackendId, PeerEnd, PeerObjects};
 use crate::node::Node;
 use crate::object::{Key, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
 use crate::path::{Hop, Path};
@@ -72,7 +72,11 @@ pub fn of_node(
     for family in IpFamily::ALL {
         // The tunnel over the other family carries what has none of its own.
         let underlays = [family, family.other()].into_iter();
-        let mut links = underlays.flat_map(|underlay| tunnels(settings, own, underlay));
+        let carries = |(_, of): &(LinkName, Tunnel)| {
+            of.kind.backend.backend().crosses_families() || IpFamily::of(of.local) == family
+        };
+        let links = underlays.flat_map(|underlay| tunnels(settings, own, underlay));
+        let mut links = links.filter(carries);
         if let (Some((link, _)), Some(address)) = (links.next(), own.node.tunnel_address(family)) {
             objects.insert(Key::Address { link, address }, Value::There);
         }
@@ -86,7 +90,7 @@ pub(crate) fn tunnels<'a>(
     own: &'a OwnNode,
     underlay: IpFamily,
 ) -> impl Iterator<Item = (LinkName, Tunnel)> + 'a {
-    backends::ALL.into_iter().filter_map(move |backend| backend.tunnel(settings, own, underlay))
+    BackendId::ALL.iter().filter_map(move |id| id.backend().tunnel(settings, own, underlay))
 }
 
 /// How one family of a peer's pods is reached.
@@ -131,7 +135,9 @@ pub fn of_peer(own: &OwnNode, peer: &Node, reach: &PerFamily<Option<Reach>>) -> 
         let Some((backend, underlay)) = path.backend().zip(path.underlay(family)) else { continue };
         let hop = reach.hop.as_ref();
         let end = PeerEnd { own, peer, family, underlay, hop };
-        let Some(PeerObjects { nexthop, entries }) = backend.of_peer(end) else { continue };
+        let Some(PeerObjects { nexthop, entries }) = backend.backend().of_peer(end) else {
+            continue;
+        };
         objects.extend(entries);
         objects.insert(Key::Nexthop { id: reach.nexthop }, Value::Nexthop(nexthop));
         for prefix in peer.prefixes_of(family) {

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{Annotation, LONGEST, MOST_KEPT, VERSION};
-use crate::node::{self, Offers, Underlay};
+use crate::backends::PlainOffers;
+use crate::node::{Offers, Underlay};
 use crate::reader;
 use net::IpFamily;
-use net::MacAddr;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,35 +21,9 @@ struct Document<'a> {
     mtu: Option<u32>,
     #[serde(borrow)]
     zone: Option<&'a str>,
-    #[serde(borrow)]
-    offers: OfferFields<'a>,
+    offers: PlainOffers,
     #[serde(borrow, default)]
     kept: Vec<&'a str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OfferFields<'a> {
-    native: Option<Nothing>,
-    direct: Option<Nothing>,
-    #[serde(borrow)]
-    vxlan: Option<Vxlan<'a>>,
-}
-
-/// An offer of which nothing more is said: `{}`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Vxlan<'a> {
-    vni: u32,
-    port: u16,
-    #[serde(borrow)]
-    mac4: Option<&'a str>,
-    #[serde(borrow)]
-    mac6: Option<&'a str>,
 }
 
 /// Reads an annotation; `None` if it is not of the plain form, or something is wrong with it.
@@ -67,36 +41,12 @@ pub(super) fn read(text: &str) -> Option<Annotation> {
         return None;
     }
     let underlay = underlay(&whole.underlay)?;
-    let vxlan = match whole.offers.vxlan {
-        Some(vxlan) => Some(vxlan.read(underlay)?),
-        None => None,
-    };
-    let (native, direct) = (whole.offers.native.is_some(), whole.offers.direct.is_some());
-    let offers = Offers { native, direct, vxlan };
+    let offers = Offers::of_plain(whole.offers, underlay)?;
     if offers == Offers::default() {
         return None;
     }
     let zone = whole.zone.map(str::to_owned);
     Some(Annotation { underlay, mtu: whole.mtu, zone, offers, kept: kept(&whole.kept)? })
-}
-
-impl Vxlan<'_> {
-    fn read(&self, underlay: Underlay) -> Option<node::Vxlan> {
-        let mut vxlan = node::Vxlan { vni: self.vni, port: self.port, mac4: None, mac6: None };
-        for (family, text) in [(IpFamily::V4, self.mac4), (IpFamily::V6, self.mac6)] {
-            let Some(text) = text else { continue };
-            let mac: MacAddr = text.parse().ok()?;
-            if !mac.is_unicast() || underlay.get(family).is_none() {
-                return None;
-            }
-            match family {
-                IpFamily::V4 => vxlan.mac4 = Some(mac),
-                IpFamily::V6 => vxlan.mac6 = Some(mac),
-            }
-        }
-        let has_mac = vxlan.macs().next().is_some();
-        (has_mac && is_in(self.vni, reader::VNI) && self.port != 0).then_some(vxlan)
-    }
 }
 
 fn underlay(texts: &[&str]) -> Option<Underlay> {

@@ -2,19 +2,32 @@
 
 use std::net::IpAddr;
 
-use super::{Backend, PeerEnd, PeerObjects, Verdict};
+use super::{Backend, Offers, PeerEnd, PeerObjects, Verdict};
 use crate::object::Nexthop;
-use crate::path::{Argument, Ends, Hop, Offer, Path, Way};
+use crate::path::{Argument, Ends, Hop, Offer, Way};
 use crate::settings::{OwnNode, Settings};
-use net::IpFamily;
+use net::{IpFamily, MacAddr};
 
 pub(super) struct Direct;
 
 const OFFER: Offer = Offer { name: "direct paths", over: None };
 
 impl Backend for Direct {
-    fn path(&self, _underlay: IpFamily) -> Path {
-        Path::Direct
+    fn offer(
+        &self,
+        _settings: &Settings,
+        _mac: &dyn Fn(IpFamily) -> Option<MacAddr>,
+        offers: &mut Offers,
+    ) {
+        offers.direct = true;
+    }
+
+    fn is_usual(&self) -> bool {
+        true
+    }
+
+    fn is_plain(&self) -> bool {
+        true
     }
 
     fn offered<'a>(

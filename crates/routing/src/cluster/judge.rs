@@ -12,8 +12,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::{Age, Cluster, HoldReason, Peer, RecordFault, Work};
+use crate::backends::BackendId;
 use crate::claims::{ClaimConflict, ClaimedPrefix};
-use crate::node::{Node, Vxlan};
+use crate::node::Node;
 use crate::reader::overlap;
 use crate::refused::{Cause, Refusal};
 use crate::settings::Source;
@@ -234,27 +235,16 @@ impl Cluster {
                 return refused(key(), Cause::InsideRange { address, range });
             }
         }
-        let (Some(theirs), Some(ours)) = (node.offers.vxlan, own.offers.vxlan) else {
-            return Ok(());
-        };
-        for family in IpFamily::ALL {
-            if let Some(mac) = theirs.mac(family)
-                && ours.macs().any(|own| own == mac)
-            {
-                return refused(keys.mac(family), Cause::OwnMac { mac });
+        for (id, over, mac) in node.macs_over() {
+            if own.macs().any(|own| own == mac) {
+                return refused(id.backend().mac_key(&keys, over), Cause::OwnMac { mac });
             }
         }
-        // Where it can be reached in another way, the tunnel's numbers do not matter.
-        if node.offers.direct || node.offers.native {
-            return Ok(());
+        let judge = |id: &BackendId| id.backend().judge(own, node, &keys);
+        match BackendId::ALL.iter().try_for_each(judge) {
+            Err((key, cause)) => refused(key, cause),
+            Ok(()) => Ok(()),
         }
-        if theirs.vni != ours.vni {
-            return refused(keys.vni(), Cause::OtherVni { vni: theirs.vni, own: ours.vni });
-        }
-        if theirs.port != ours.port {
-            return refused(keys.port(), Cause::OtherPort { port: theirs.port, own: ours.port });
-        }
-        Ok(())
     }
 
     /// Reports whether another peer keeps what a peer wants too.
@@ -306,10 +296,9 @@ impl Cluster {
                 (key, Cause::AddressOfPeer { address, peer, since })
             }
             ClaimConflict::Mac { mac, .. } => {
-                let vxlan = node.offers.vxlan;
-                let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
-                let key = keys.mac(if is_v6 { IpFamily::V6 } else { IpFamily::V4 });
-                (key, Cause::MacOfPeer { mac: *mac, peer, since })
+                let found = node.macs_over().filter(|(_, _, of)| of == mac).last();
+                let key = found.map(|(id, over, _)| id.backend().mac_key(&keys, over));
+                (key.unwrap_or_default(), Cause::MacOfPeer { mac: *mac, peer, since })
             }
             ClaimConflict::Inside { address, theirs } => {
                 let (address, theirs) = (*address, theirs.prefix);
@@ -334,9 +323,7 @@ impl ClaimConflict {
         match self {
             ClaimConflict::Prefix { .. } => false,
             ClaimConflict::Address { address, .. } => has_address(address),
-            ClaimConflict::Mac { mac, .. } => {
-                node.offers.vxlan.iter().flat_map(Vxlan::macs).any(|of| of == *mac)
-            }
+            ClaimConflict::Mac { mac, .. } => node.macs().any(|of| of == *mac),
             ClaimConflict::Inside { address, theirs: ClaimedPrefix { prefix, .. } }
             | ClaimConflict::Has { prefix, address, .. } => {
                 has_address(address) || node.prefixes.contains(prefix)

@@ -129,7 +129,7 @@ impl Routing {
     /// Reports whether flanneld may have made a route to a prefix of a peer.
     fn is_like_flannels(&self, route: &ForeignRoute, peer: Option<&Node>) -> bool {
         let tunnels = self.cluster.own().tunnels.iter();
-        let tunnels: Vec<&str> = tunnels.map(|(_, link)| &**link).collect();
+        let tunnels: Vec<&str> = tunnels.map(|of| &*of.name).collect();
         let underlay: Vec<IpAddr> =
             peer.into_iter().flat_map(|peer| peer.underlay.iter()).collect();
         route.is_like_flannels(&tunnels, &underlay)

@@ -6,7 +6,6 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::{Answer, PeerPlan, Phase, Probe, Routing, Target};
-use crate::backends;
 use crate::condition::{self, Condition, Health, ProgrammingFault};
 use crate::flannel::subnet_env::SubnetEnv;
 use crate::node::Node;
@@ -31,8 +30,7 @@ impl Routing {
     fn target(&self, node: &Node, family: IpFamily) -> Option<Target> {
         let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
         let underlay = node.underlay.get(plan.path.underlay(family)?)?;
-        let has_tunnel = backends::ALL.iter().any(|backend| backend.has_tunnel_address(node));
-        let tunnel = node.tunnel_address(family).filter(|_| has_tunnel);
+        let tunnel = node.tunnel_address(family).filter(|_| node.has_tunnels());
         // Without tunnels, only pods' gateway has an address of the peer's prefix.
         let path = tunnel.or_else(|| match plan.path {
             Path::Direct => Some(underlay),

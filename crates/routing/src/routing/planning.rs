@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{FamilyPlan, PeerPlan, Routing, Todo};
-use crate::backends;
 use crate::cluster::{News, Outcome, Peer};
 use crate::mtu;
 use crate::node::Node;
@@ -70,12 +69,13 @@ impl Routing {
     /// it is: the next address is given to the same link. No packet goes by it until then.
     fn keep_tunnels(&self, of_node: &mut Objects) {
         let own = self.cluster.own();
-        for family in IpFamily::ALL {
-            let key = Key::Tunnel { link: own.tunnels.get(family).clone() };
+        for of in &own.tunnels {
+            let key = Key::Tunnel { link: of.name.clone() };
             // One with other numbers is an earlier configuration's.
             if let Some(Value::Tunnel(there)) = self.observed.objects().get(&key)
-                && backends::ALL.iter().any(|backend| backend.is_configured(own, there))
-                && own.node.underlay.get(family).is_none()
+                && there.kind.backend == of.backend
+                && own.numbers(of.backend) == Some(there.kind.numbers)
+                && own.node.underlay.get(of.underlay).is_none()
             {
                 of_node.insert(key, Value::Tunnel(there.clone()));
             }
@@ -112,7 +112,7 @@ impl Routing {
             let mtu = pod_mtu.map(|mtu| self.with_learnt(mtu, path, hop.as_ref()));
             let link_mtu = match path.backend().zip(path.underlay(family)) {
                 Some((backend, underlay)) => {
-                    backend.link_mtu(&self.settings, &own, underlay, hop.as_ref())
+                    backend.backend().link_mtu(&self.settings, &own, underlay, hop.as_ref())
                 }
                 None => mtu,
             };
@@ -229,7 +229,7 @@ impl Routing {
             return;
         }
         let own = self.cluster.own();
-        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
+        let tunnels: Vec<&str> = own.tunnels.iter().map(|of| &*of.name).collect();
         let underlay: Vec<IpAddr> = node.underlay.iter().collect();
         let mut conflicts = Vec::new();
         for prefix in node.all_prefixes() {
@@ -354,8 +354,8 @@ impl Routing {
                 links.insert(hop.link.clone());
             }
         }
-        for (_, tunnel) in own.tunnels.iter() {
-            links.remove(tunnel);
+        for tunnel in &own.tunnels {
+            links.remove(&tunnel.name);
         }
         links
     }
@@ -388,7 +388,7 @@ impl Routing {
             of_peer.contains(&prefix) && plan.is_some_and(|plan| plan.path.is_plain())
         };
         // By a tunnel, no route is needed.
-        let is_tunnel = |link: &LinkName| own.tunnels.iter().any(|(_, tunnel)| tunnel == link);
+        let is_tunnel = |link: &LinkName| own.tunnel_named(link).is_some();
         let leads = |route: &ForeignRoute| match &route.link {
             Some(link) => !is_tunnel(link),
             None => route.gateway.is_some(),

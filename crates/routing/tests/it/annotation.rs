@@ -38,7 +38,7 @@ fn what_a_newer_node_says_besides_is_passed_over() {
         "offers":{"direct":{"later":true},"wireguard":{"keys":[]}}}"#;
     let mut underlay = Underlay::default();
     underlay.set("192.0.2.7".parse().unwrap());
-    let offers = Offers { native: false, direct: true, vxlan: None };
+    let offers = Offers { direct: true, ..Default::default() };
     let expected = Annotation { underlay, mtu: None, zone: None, offers, kept: Vec::new() };
     assert_eq!(annotation::read(text), Ok(expected));
 }

@@ -69,7 +69,7 @@ fn flannelds_node_is_a_peer_with_its_backend_and_no_other() {
         mac4: Some("02:00:00:00:04:02".parse().unwrap()),
         mac6: Some("02:00:00:00:06:02".parse().unwrap()),
     };
-    let offers = Offers { native: false, direct: false, vxlan: Some(vxlan) };
+    let offers = Offers { vxlan: Some(vxlan), ..Default::default() };
     let expected = Node { offers, mtu: None, dialect: Dialect::Flannel, ..node("b", 2) };
     assert_eq!(seen.node, Ok(expected.clone()));
     assert_eq!(seen.faults, []);
@@ -87,7 +87,7 @@ fn flannelds_node_is_a_peer_with_its_backend_and_no_other() {
         host_gw.annotations.insert(key, value.to_owned());
     }
     let read = kubernetes::read(&host_gw, &flannel_settings()).node.unwrap();
-    assert_eq!(read.offers, Offers { native: false, direct: true, vxlan: None });
+    assert_eq!(read.offers, Offers { direct: true, ..Default::default() });
     assert_eq!(read.underlay, expected.underlay);
 }
 

@@ -168,7 +168,7 @@ prop_compose! {
         of_flannel in any::<bool>(),
     ) -> Node {
         let mut node = node(name, n);
-        node.offers = Offers { native, direct, vxlan };
+        (node.offers.native, node.offers.direct, node.offers.vxlan) = (native, direct, vxlan);
         if !has_v4 { node.underlay.v4 = None; }
         if !has_v6 { node.underlay.v6 = None; }
         if of_flannel { node.dialect = Dialect::Flannel; }

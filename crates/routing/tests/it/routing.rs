@@ -6,8 +6,8 @@ use netwright_routing::PerFamily;
 use netwright_routing::cluster::{Event, NodeRecord};
 use netwright_routing::kubernetes;
 use netwright_routing::mtu::IPV6_LEAST;
-use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, TunnelKind, Value};
-use netwright_routing::path::{Hop, Path, Way};
+use netwright_routing::object::{Key, METRIC, Nexthop, Numbers, Tunnel, TunnelKind, Value};
+use netwright_routing::path::{BackendId, Hop, Path, Way};
 use netwright_routing::plan::ForeignRoute;
 use netwright_routing::routing::{Answer, LeaveMode, Phase, Probe};
 use netwright_routing::settings::{ExistingTunnel, NodeFacts, Paths, PodMtu, Uplink};
@@ -89,6 +89,12 @@ fn this_nodes_own_objects_that_cannot_be_made_make_it_unavailable() {
     assert!(condition.message.ends_with("operation not supported"), "{condition:?}");
 }
 
+/// A VXLAN tunnel with VNI 1.
+fn vxlan(port: u16) -> TunnelKind {
+    let numbers = Numbers { id: Some(1), port: Some(port) };
+    TunnelKind { backend: BackendId::Vxlan, numbers, learning: false }
+}
+
 /// The kernel as flanneld leaves it, with two peers: b, by the tunnel, and c, which no longer
 /// exists.
 fn flannels_kernel() -> Kernel {
@@ -97,7 +103,7 @@ fn flannels_kernel() -> Kernel {
         [("flannel.1", "192.0.2.1", 1450, 4_u8), ("flannel-v6.1", "2001:db8::1", 1450, 6)]
     {
         let tunnel = Tunnel {
-            kind: TunnelKind::Vxlan { vni: 1, port: 8472, learning: false },
+            kind: vxlan(8472),
             local: ip(local),
             underlay: "eth0".into(),
             mac: Some(netwright_routing::MacAddr([2, 0, 0, 0, family, 1])),
@@ -443,7 +449,7 @@ fn native_paths_need_nothing_and_nothing_stands_before_them() {
     machine.list(&[node("b", 2)]);
     assert!(machine.kernel.objects.contains_key(&range));
     let mut peer = node("c", 3);
-    peer.offers = netwright_routing::node::Offers { native: true, direct: false, vxlan: None };
+    peer.offers = netwright_routing::node::Offers { native: true, ..Default::default() };
     machine.list(&[node("b", 2), peer]);
     assert!(!machine.kernel.objects.contains_key(&range));
     machine.list(&[node("b", 2)]);
@@ -643,7 +649,7 @@ fn a_tunnel_without_its_address_stays_over_a_start() {
     let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
         panic!("there is a tunnel");
     };
-    tunnel.kind = TunnelKind::Vxlan { vni: 1, port: 4789, learning: false };
+    tunnel.kind = vxlan(4789);
     machine.routing = Routing::new(settings(), "a");
     let _ = machine.routing.own(with_v4(None), NOW);
     machine.look();
@@ -660,7 +666,7 @@ fn another_port_needs_a_new_tunnel_and_everything_on_it() {
     let Some(Value::Tunnel(tunnel)) = machine.kernel.objects.get_mut(&key) else {
         panic!("there is a tunnel");
     };
-    tunnel.kind = TunnelKind::Vxlan { vni: 1, port: 4789, learning: false };
+    tunnel.kind = vxlan(4789);
     machine.look();
     machine.assert_right();
 }
@@ -729,7 +735,7 @@ fn what_can_be_probed_is_told() {
     let of_network = Settings { paths: Paths::Native, ..settings() };
     let mut machine = Machine::start(of_network, |_| on_link());
     let mut native = node("b", 2);
-    native.offers = netwright_routing::node::Offers { native: true, direct: false, vxlan: None };
+    native.offers = netwright_routing::node::Offers { native: true, ..Default::default() };
     machine.list(&[native]);
     let paths: Vec<String> =
         machine.routing.targets().map(|target| target.path.to_string()).collect();

@@ -141,7 +141,7 @@ fn the_way_of_packets_is_explained() {
     machine.event(Event::Deleted("c".to_owned()));
     explain(&machine, "10.244.3.9");
     machine.event(Event::Changed(NodeRecord::whole(Node {
-        offers: netwright_routing::node::Offers { native: false, direct: true, vxlan: None },
+        offers: netwright_routing::node::Offers { direct: true, ..Default::default() },
         ..v4_node("f", 6)
     })));
     explain(&machine, "10.244.6.9");

@@ -84,7 +84,7 @@ fn numbered(name: &str, v4: &str, v6: &str, underlay: Underlay) -> Node {
         blocks: Vec::new(),
         underlay,
         addresses: Vec::new(),
-        offers: Offers { native: false, direct: true, vxlan: Some(vxlan) },
+        offers: Offers { direct: true, vxlan: Some(vxlan), ..Default::default() },
         mtu: Some(1500),
         zone: None,
         dialect: Dialect::Netwright,

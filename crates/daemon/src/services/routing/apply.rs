@@ -3,8 +3,8 @@
 use ipnet::IpNet;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
-    AddressOptions, Change as Message, Link, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
-    NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, VxlanFdb, VxlanOptions, VxlanSet,
+    AddressOptions, Change as Message, Link, LinkSet, Neighbour, NewLink, NexthopObject,
+    NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, TunnelOptions, VxlanFdb,
     is_link_local_v6,
 };
 use kernel::sysctl::Sysctl;
@@ -135,24 +135,25 @@ fn said(error: &NetlinkError) -> String {
     words(error)
 }
 
+/// Returns a tunnel's own settings in the kernel's words.
+fn options(links: &Links, tunnel: &Tunnel) -> Result<TunnelOptions<'static>, String> {
+    let TunnelKind { backend, numbers, learning } = tunnel.kind;
+    let mut options = TunnelOptions::new(backend.name());
+    (options.id, options.port) = (numbers.id, numbers.port);
+    (options.local, options.learning) = (Some(tunnel.local), learning);
+    options.underlay = Some(index(links, &tunnel.underlay)?);
+    Ok(options)
+}
+
 fn create_tunnel(
     netlink: &mut RouteSocket,
     links: &mut Links,
     name: &str,
     tunnel: &Tunnel,
 ) -> Result<(), String> {
-    let underlay = Some(index(links, &tunnel.underlay)?);
-    let kind = match tunnel.kind {
-        TunnelKind::Vxlan { vni, port, learning } => {
-            let options = VxlanOptions::new(vni, port);
-            LinkKind::Vxlan(VxlanOptions {
-                local: Some(tunnel.local),
-                underlay,
-                learning,
-                ..options
-            })
-        }
-    };
+    let options = options(links, tunnel)?;
+    let kind = options.new_link();
+    let kind = kind.ok_or_else(|| format!("tunnels of kind {} are not known", options.kind))?;
     let new = NewLink {
         mac: tunnel.mac,
         mtu: Some(tunnel.mtu),
@@ -177,19 +178,14 @@ fn adjust_tunnel(
     tunnel: &Tunnel,
 ) -> Result<(), String> {
     let ifindex = index(links, name)?;
-    let underlay = Some(index(links, &tunnel.underlay)?);
-    let of_kind = match tunnel.kind {
-        TunnelKind::Vxlan { learning, .. } => {
-            let (local, learning) = (Some(tunnel.local), Some(learning));
-            LinkSet { vxlan: VxlanSet { local, underlay, learning }, ..LinkSet::default() }
-        }
-    };
+    let of_kind = options(links, tunnel)?.change();
     let of_link = LinkSet {
         mac: tunnel.mac,
         mtu: Some(tunnel.mtu),
         alias: Some(ALIAS.to_owned()),
         master: Some(None),
-        no_arp: Some(false),
+        // Links without hardware addresses have no ARP.
+        no_arp: tunnel.mac.map(|_| false),
         ..LinkSet::default()
     };
     // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux

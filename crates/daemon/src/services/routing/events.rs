@@ -171,6 +171,6 @@ fn own_name(own: &OwnNode, name: &str) -> bool {
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     uplinks
         .map(|uplink| &uplink.name)
-        .chain(own.tunnels.iter().map(|(_, of)| of))
+        .chain(own.tunnels.iter().map(|of| &of.name))
         .any(|of| **of == *name)
 }

@@ -10,7 +10,7 @@ use firewall::cluster::{
 };
 use firewall::firewalld::{Firewalld, TRUSTED};
 use ipnet::IpNet;
-use routing::object::{Key, Set};
+use routing::object::{self, Key, Set};
 use routing::plan;
 use routing::settings::{LinkName, OwnNode, Settings};
 use service_kit::stop::words;
@@ -52,13 +52,11 @@ impl Filter {
         masquerade: bool,
         roots: &Roots,
     ) -> Result<Self, FirewallError> {
-        let tunnels = settings.offers().vxlan.map(|of| {
-            let [_, vni @ ..] = of.vni.to_be_bytes();
-            // RFC 7348 §5: the VNI is 4 bytes behind the UDP header.
-            let content = Some((12, vni.to_vec()));
-            Encapsulation { protocol: 17, port: Some(of.port), content }
+        let tunnels = settings.encapsulations().map(|of| {
+            let object::Encapsulation { protocol, port, content } = of;
+            Encapsulation { protocol, port, content }
         });
-        let rules = Rules { masquerade, tunnels: tunnels.into_iter().collect() };
+        let rules = Rules { masquerade, tunnels: tunnels.collect() };
         Ok(Filter {
             table: ClusterTable::open()?,
             wanted: ClusterFilter::new(rules, []),
@@ -79,12 +77,10 @@ impl Filter {
         let prefixes = node.prefixes.iter().chain(&node.kept).chain(&self.spaces);
         let prefixes = prefixes.copied().map(Member::Own);
         // The name of a tunnel that is not there may be another link's.
-        let there = own.tunnels.iter().filter(|(family, _)| node.underlay.get(*family).is_some());
-        let tunnels = there.map(|(_, link)| Member::Tunnel(link.to_string()));
-        let has_tunnels = node.offers.vxlan.is_some();
+        let tunnels = own.used_tunnels().map(|of| Member::Tunnel(of.name.to_string()));
         let endpoints = node.underlay.iter().map(Member::Endpoint);
-        let of_tunnels = tunnels.chain(endpoints).filter(|_| has_tunnels);
-        let of_node: Vec<Member> = prefixes.chain(of_tunnels).collect();
+        let endpoints = endpoints.filter(|_| node.has_tunnels());
+        let of_node: Vec<Member> = prefixes.chain(tunnels).chain(endpoints).collect();
         let remove = std::mem::replace(&mut self.of_node, of_node.clone());
         self.wanted.note(&Change { add: of_node, remove });
         self.brought = None;

@@ -8,22 +8,22 @@ use kernel::events::Object;
 use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
     Address, IpFamily, Link, Neighbour, NeighbourState, NexthopFilter, NexthopObject, NexthopWay,
-    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
-    is_link_local_v6,
+    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, TunnelOptions,
+    VxlanFdb, is_link_local_v6,
 };
 use kernel::routers::{self, Listener};
 use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
-use routing::identity::{HostFacts, VxlanLink};
+use routing::identity::{HostFacts, TunnelLink};
 use routing::object::{
-    self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL,
-    PROTOCOL_OWN, TunnelKind, Value,
+    self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, Numbers,
+    PROTOCOL, PROTOCOL_OWN, TunnelKind, Value,
 };
 use routing::overlap::HostPrefix;
-use routing::path::{Hop, Way};
+use routing::path::{BackendId, Hop, Way};
 use routing::plan::{ForeignRoute, ObservedObjects};
 use routing::settings::{LinkName, OwnNode, Uplink};
-use routing::{MacAddr, PerFamily, Settings, SourceNode};
+use routing::{PerFamily, Settings, SourceNode};
 use service_kit::stop::words;
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
@@ -182,22 +182,22 @@ impl Links {
 
     fn tunnel(&self, link: &Link) -> Option<(Key, Value)> {
         let name = self.tunnels.get(&link.index)?;
-        let info = link.vxlan.as_ref()?;
+        let (backend, options) = kind_of(link)?;
         // A tunnel that does more than ours has to be made again, as one with another number.
-        let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
-        let (port, learning) = (info.options.port, info.options.learning);
+        let id = if options.has_more { Some(0) } else { options.id };
+        let (numbers, learning) = (Numbers { id, port: options.port }, options.learning);
         // A service that was killed while it put the MTU back has not taken from the link what the
         // kernel gave it then. flanneld's tunnel always has that.
         let mtu = if link.own_ipv6() && !has_flannels_name(link) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
-            kind: TunnelKind::Vxlan { vni, port, learning },
-            local: info.options.local.unwrap_or(NOWHERE),
-            underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
-            mac: Some(link.mac.unwrap_or(MacAddr::ZERO)),
+            kind: TunnelKind { backend, numbers, learning },
+            local: options.local.unwrap_or(NOWHERE),
+            underlay: options.underlay.map_or("?".into(), |index| self.name_of(index)),
+            mac: link.mac,
             mtu,
             up: link.up(),
             altered: link.master.is_some()
-                || link.flags & NOARP != 0
+                || (link.mac.is_some() && link.flags & NOARP != 0)
                 || self.closed.contains(&link.index),
         };
         Some((Key::Tunnel { link: name.clone() }, Value::Tunnel(Box::new(tunnel))))
@@ -248,7 +248,14 @@ fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
 
 /// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
 fn is_tunnel(link: &Link, own: &OwnNode) -> bool {
-    link.vxlan.as_ref().is_some_and(|info| is_ours(link, info.options.vni, own))
+    kind_of(link).is_some_and(|(backend, options)| is_ours(link, backend, options.id, own))
+}
+
+/// Returns of which backend's kind a link is, and its settings.
+fn kind_of(link: &Link) -> Option<(BackendId, TunnelOptions<'_>)> {
+    let options = TunnelOptions::of(link)?;
+    let backend = BackendId::ALL.iter().find(|id| id.name() == options.kind)?;
+    Some((*backend, options))
 }
 
 /// Returns the link by which packets from an address leave, of those that have it. By the loopback
@@ -274,17 +281,16 @@ fn is_carrier(link: &Link) -> bool {
     !link.loopback() && link.kind.as_deref() != Some("dummy")
 }
 
-/// Reports whether a VXLAN link with a number is ours.
-fn is_ours(link: &Link, vni: u32, own: &OwnNode) -> bool {
-    let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
-    let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
-    let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
-    let has_vni = own.node.offers.vxlan.is_some_and(|vxlan| vxlan.vni == vni);
+/// Reports whether a link of a backend's kind, with that network identifier, is ours.
+fn is_ours(link: &Link, backend: BackendId, id: Option<u32>, own: &OwnNode) -> bool {
+    let is_named = own.tunnel_named(&link.name).is_some_and(|of| of.backend == backend);
+    let has_mac = own.node.macs().any(|mac| link.mac == Some(mac));
+    let has_id = own.numbers(backend).is_some_and(|numbers| numbers.id == id);
     // flanneld's tunnel has no mark, and another program may have changed its hardware address.
-    let is_flannels = has_flannels_name(link) && has_vni;
+    let is_flannels = has_flannels_name(link) && has_id;
     // An earlier version made its tunnel without the group, and may have been killed before it gave
     // it the alias. The hardware address shows that only once this node is known.
-    let is_unmarked = link.alias.is_none() && has_vni;
+    let is_unmarked = link.alias.is_none() && has_id;
     is_marked(link) || (is_named && (has_mac || is_flannels || is_unmarked))
 }
 
@@ -523,23 +529,23 @@ impl Host {
     }
 
     /// Returns what this host shows of this node: the links of the addresses that its source names,
-    /// and the VXLAN links.
+    /// and the links that may be tunnels.
     pub(super) fn facts(&self, source: &SourceNode) -> HostFacts {
         let named = source.addresses.iter().chain(&source.unlisted);
         let uplinks = named.filter_map(|address| Some((*address, self.uplink(*address)?)));
-        let vxlan = |link: &Link| {
-            let options = &link.vxlan.as_ref()?.options;
-            Some(VxlanLink {
+        let tunnel = |link: &Link| {
+            let (backend, options) = kind_of(link)?;
+            Some(TunnelLink {
                 name: link.name.as_str().into(),
-                vni: options.vni,
-                port: options.port,
+                backend,
+                numbers: Numbers { id: options.id, port: options.port },
                 local: options.local,
                 mac: link.mac,
                 is_marked: is_marked(link),
             })
         };
-        let vxlans = self.links.by_index.values().filter_map(vxlan).collect();
-        HostFacts { uplinks: uplinks.collect(), vxlans }
+        let tunnels = self.links.by_index.values().filter_map(tunnel).collect();
+        HostFacts { uplinks: uplinks.collect(), tunnels }
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.

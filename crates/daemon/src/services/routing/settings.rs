@@ -1,8 +1,9 @@
 //! The configuration, as the crate `routing` and the files for pods have it.
 
-use agent::config::{self, RoutingFlannel, RoutingPath, RoutingSource};
-use agent::setting::PodMtu;
+use agent::config::{self, RoutingFlannel, RoutingSource};
+use agent::setting::{Item as _, PodMtu};
 use ipnet::IpNet;
+use routing::path::BackendId;
 use routing::settings::{self, Backend, Paths, Tunnels};
 use routing::{Settings, render};
 
@@ -27,12 +28,8 @@ pub(super) fn settings(
     disk: &Disk,
     of_etcd: Option<&Configuration>,
 ) -> Result<Settings, String> {
-    let paths = match config.path.0 {
-        RoutingPath::Auto => Paths::Auto,
-        RoutingPath::Direct => Paths::Direct,
-        RoutingPath::Native => Paths::Native,
-        RoutingPath::Vxlan => Paths::Vxlan,
-    };
+    let path = config.path.text();
+    let paths = Paths::of_word(&path).ok_or_else(|| format!("path: {path} is not known"))?;
     let of_cluster = match config.flannel.0 {
         RoutingFlannel::None => Settings {
             vxlan: Tunnels {
@@ -52,8 +49,10 @@ pub(super) fn settings(
                 // As flanneld has them, so that it can take over again: Linux refuses its IPv6
                 // routes by the tunnel where ours are by another link.
                 paths: match (paths, of_flannel.backend) {
-                    (Paths::Auto, Backend::HostGw) => Paths::Direct,
-                    (Paths::Auto, Backend::Vxlan) if !of_flannel.direct_routing => Paths::Vxlan,
+                    (Paths::Auto, Backend::HostGw) => Paths::Only(BackendId::Direct),
+                    (Paths::Auto, Backend::Vxlan) if !of_flannel.direct_routing => {
+                        Paths::Only(BackendId::Vxlan)
+                    }
                     (paths, _) => paths,
                 },
                 ..of_flannel.settings(&config.flannel_prefix)
@@ -85,4 +84,20 @@ pub(super) fn settings(
         allow_overlap: config.allow_overlap,
         ..of_cluster
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::config::RoutingPath;
+    use agent::setting::Choice as _;
+
+    use super::*;
+
+    /// A word that only one of the two knew could not be set, or would be refused at the start.
+    #[test]
+    fn each_backend_has_its_word_and_each_word_a_meaning() {
+        let words: Vec<&str> = RoutingPath::WORDS.iter().map(|(word, _)| *word).collect();
+        assert!(words.iter().all(|word| Paths::of_word(word).is_some()), "{words:?}");
+        assert!(BackendId::ALL.iter().all(|id| words.contains(&id.name())), "{words:?}");
+    }
 }

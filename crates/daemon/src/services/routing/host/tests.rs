@@ -37,6 +37,11 @@ fn link(name: &str, alias: Option<&str>, group: u32) -> Link {
     link
 }
 
+/// Reports whether a VXLAN link with a number is ours.
+fn is_ours(link: &Link, vni: u32, own: &OwnNode) -> bool {
+    super::is_ours(link, BackendId::Vxlan, Some(vni), own)
+}
+
 /// The service may be killed after each message: the link is its own after the first one, under any
 /// name and before anything is known of the node.
 #[test]
