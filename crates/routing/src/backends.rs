@@ -2,9 +2,10 @@
 //!
 //! A backend says what a node offers of it, whether both ends can use it, what it takes of each
 //! packet, and which kernel objects it needs, as data: the tunnel of this node, and the nexthop of
-//! a peer with the entries that this stands on. Nothing else knows one by its name but flannel's
-//! dialect, which has backends of its own. From the table follow the field of [`Offers`], the key
-//! of the annotation, and the words of the path and of the setting.
+//! a peer with the entries that this stands on. Nothing else knows a tunnel's backend by its name but
+//! flannel's dialect, which has backends of its own, and the settings of VXLAN's numbers. From the
+//! table follow the field of [`Offers`], the key of the annotation, and the words of the path and of
+//! the setting.
 //!
 //! Native and learned paths are no backends: nothing of ours is programmed for them.
 
