@@ -66,7 +66,8 @@ fn settings_of_links_are_those_of_proc() {
             net.ipv4.conf.d0.accept_local=1 net.ipv4.conf.d0.forwarding=1 \
             net.ipv6.conf.d0.accept_ra=2 net.ipv6.conf.d0.proxy_ndp=1 \
             net.ipv6.conf.d0.hop_limit=7 \
-            net.ipv6.conf.d0.disable_ipv6=1 net.ipv6.conf.d0.forwarding=1");
+            net.ipv6.conf.d0.disable_ipv6=1 net.ipv6.conf.d0.forwarding=1 \
+            net.ipv4.conf.d1.rp_filter=0");
         let links = RouteSocket::open().unwrap().links_with_settings().unwrap();
         let of = |name: &str| links.iter().find(|(link, _)| link.name == name).unwrap().1;
         let (ipv4, ipv6) = (of("d0").ipv4.unwrap(), of("d0").ipv6.unwrap());

@@ -15,7 +15,7 @@ use wanted::Gateways;
 use super::bridge_link::HeldBridge;
 use super::config::{Config, gateway_name};
 use super::gateway::{self, ConflictPolicy};
-use super::{Bridge, bridge_link, filter, port, vrf};
+use super::{Bridge, bridge_link, filter, port, vlan_gateway, vrf};
 use crate::engine::{self, Addition};
 use crate::shared::claim::{self, ContainerRouting, Place, Segment};
 use crate::shared::container::{self, Options};
@@ -140,6 +140,10 @@ pub(super) fn attach(attaching: &mut Addition<'_, Bridge>) -> Result<AddResult, 
     }
     let plan = plan(call, config, attaching.addresses()?)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
+    if let (true, Some(vlan)) = (config.gateway, config.vlans.access) {
+        // Its subnet would look like another link's.
+        vlan_gateway::refuse_renamed(host, gateway_name(&config.bridge, vlan)?.as_str(), vlan)?;
+    }
     let reach = Reach::of(host, config, &bridge, vrf.as_ref())?;
     reach.refuse(call, host, &plan.ips)?;
     let places = reach.places();

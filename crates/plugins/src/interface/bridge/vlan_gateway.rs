@@ -52,16 +52,8 @@ pub(super) fn ensure(
             ));
         }
         None => {
+            refuse_renamed(host, name, vlan)?;
             let port = port_name(name);
-            if let Some(renamed) = other_end(host, &port)? {
-                let message = format!(
-                    "link {name:?} with the gateway of VLAN {vlan} is called {:?} by now",
-                    renamed.name
-                );
-                return Err(Failure::new(codes::CONFLICT, message).with_details(
-                    "give it its name back, or remove it: the next ADD creates it again",
-                ));
-            }
             if !note.vlan_links.iter().any(|known| known == name) {
                 note.vlan_links.push(name.to_owned());
                 // Before the link is there: until its other end is a port of the bridge, nothing
@@ -103,6 +95,23 @@ fn finish(host: &mut RouteSocket, link: &Link, bridge: &Link, vlan: u16) -> Resu
     let mut changes = vec![Change::SetLink { ifindex: link.index, set }];
     changes.extend(connect(link, port.index, bridge, vlan));
     Ok(host.apply(&changes)?)
+}
+
+/// Refuses a VLAN whose link has another name by now: a second link would have the same gateway.
+///
+/// # Errors
+/// Code 108 naming both; code 100 when the kernel does not answer.
+pub(super) fn refuse_renamed(host: &mut RouteSocket, name: &str, vlan: u16) -> Result<(), Failure> {
+    if host.link_by_name(name)?.is_some() {
+        return Ok(());
+    }
+    let Some(renamed) = other_end(host, &port_name(name))? else { return Ok(()) };
+    let message = format!(
+        "link {name:?} with the gateway of VLAN {vlan} is called {:?} by now",
+        renamed.name
+    );
+    Err(Failure::new(codes::CONFLICT, message)
+        .with_details("give it its name back, or remove it: the next ADD creates it again"))
 }
 
 /// Returns the name of the other end of a link with gateways.
