@@ -351,7 +351,10 @@ impl Node {
                 pings_within(&self.pod, &address, SOON),
                 "the pod of {} does not reach {address}:\n{}\n{}",
                 self.name(),
-                self.host.sh("ip -d link show type vxlan; ip route; ip -6 route; ip nexthop; ip neigh; bridge fdb"),
+                self.host.sh(
+                    "ip -d link show type vxlan; ip route; ip -6 route; ip nexthop; ip neigh; \
+                     bridge fdb; nft list table inet netwright-routing"
+                ),
                 self.service.as_ref().map_or(String::new(), Service::log),
             );
         }
