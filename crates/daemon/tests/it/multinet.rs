@@ -485,7 +485,7 @@ fn golden_requests() {
         "GET /apis/k8s.cni.cncf.io/v1/network-attachment-definitions?&limit=200",
         "GET /apis/k8s.cni.cncf.io/v1/network-attachment-definitions?&watch=true&timeoutSeconds=290&allowWatchBookmarks=true&resourceVersion=N",
         "PATCH /api/v1/namespaces/ns/pods/p/status?&fieldManager=netwrightd-multinet",
-        "POST /api/v1/namespaces/ns/events?",
+        "POST /api/v1/namespaces/ns/events?&fieldManager=netwrightd-multinet",
     ];
     wait_for("all of them", || {
         let lines = lines();
