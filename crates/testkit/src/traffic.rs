@@ -19,6 +19,9 @@ pub const SILENCE: Duration = Duration::from_millis(400);
 /// The pause before another try.
 const POLL: Duration = Duration::from_millis(20);
 
+/// How long the answer to one ping may take.
+const LONGEST_PING: Duration = Duration::from_secs(3);
+
 /// The longest question and answer.
 const MESSAGE: usize = 256;
 
@@ -26,13 +29,17 @@ const MESSAGE: usize = 256;
 #[must_use]
 pub fn pings_within(from: &impl Place, to: &str, deadline: Duration) -> bool {
     let end = Instant::now() + deadline;
+    let mut wait = Duration::from_millis(300);
     loop {
-        if from.try_sh(&format!("exec ping -n -q -c 1 -W 0.3 {to}")).status.success() {
+        let seconds = wait.as_secs_f32();
+        if from.try_sh(&format!("exec ping -n -q -c 1 -W {seconds} {to}")).status.success() {
             return true;
         }
         if Instant::now() >= end {
             return false;
         }
+        // The first one may be lost, and on a busy machine each answer may be late.
+        wait = (wait * 2).min(LONGEST_PING);
         thread::sleep(POLL); // it fails at once while there is no route or the source address is tentative
     }
 }
