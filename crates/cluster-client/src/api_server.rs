@@ -356,7 +356,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Says whether the object is not there, nor any other of its kind.
+    /// Says whether the object, or its whole kind, is not there.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(self, ApiError::Gone(_) | ApiError::NoKind(_))
@@ -380,6 +380,18 @@ impl ApiError {
             | ApiError::Away(text)
             | ApiError::Refused(text) => text,
         }
+    }
+}
+
+/// Returns `None` for an object that does not exist.
+///
+/// # Errors
+/// All others, [`ApiError::NoKind`] among them.
+pub fn unless_gone<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(ApiError::Gone(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -142,7 +142,7 @@ impl ListQuery {
 
 /// The objects of a kind: those of a namespace, or all.
 ///
-/// Every method sends one request, and has an answer within 15 s or fails with [`ApiError::Away`].
+/// Every request has an answer within 15 s, or fails with [`ApiError::Away`].
 #[derive(Clone)]
 pub struct Collection {
     client: Client,
@@ -217,6 +217,21 @@ impl Collection {
     /// [`ApiError`].
     pub async fn page<T: DeserializeOwned>(&self, query: &ListQuery) -> Result<Page<T>, ApiError> {
         self.send(self.requests.list(&query.0)).await
+    }
+
+    /// Reads a list, page by page.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn list<T: DeserializeOwned>(&self, query: ListQuery) -> Result<Vec<T>, ApiError> {
+        let mut all = Vec::new();
+        let mut next = Some(query);
+        while let Some(query) = next {
+            let page = self.page(&query).await?;
+            next = query.after(&page);
+            all.extend(page.items);
+        }
+        Ok(all)
     }
 
     /// Asks for the metadata of one object, whichever it is.

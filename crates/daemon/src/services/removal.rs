@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster_client::api_server::{self, ApiError, CONNECT_TIME, Client};
-use cluster_client::objects::{Collection, ListQuery, ObjectKind, POD, Page};
+use cluster_client::api_server::{self, ApiError, CONNECT_TIME, Client, unless_gone};
+use cluster_client::objects::{Collection, ListQuery, ObjectKind, POD};
 use serde_json::{Value, json};
 use service_kit::asynchronous::runtime;
 use service_kit::stdio;
@@ -96,17 +96,8 @@ impl<'n> Cluster<'n> {
         Ok(())
     }
 
-    /// Returns a DaemonSet, if there is one of this name.
-    async fn find(&self, name: &str) -> Result<Option<Value>, ApiError> {
-        match self.daemon_sets.get(name).await {
-            Ok(found) => Ok(Some(found)),
-            Err(ApiError::Gone(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     async fn replace(&self, name: &str, wanted: Option<&Value>) -> Result<(), ApiError> {
-        let running = self.find(name).await?;
+        let running: Option<Value> = unless_gone(self.daemon_sets.get(name).await)?;
         match (running, wanted) {
             (None, None) => {}
             (Some(_), None) => {
@@ -163,12 +154,12 @@ impl<'n> Cluster<'n> {
             }
             let found: Value = self.daemon_sets.get(name).await?;
             let before = waiting.len();
-            waiting.extend(self.pods_of(name).await?.iter().filter(|pod| !is_done(pod)).map(
-                |pod| {
-                    let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
-                    format!("{node} ({})", pod["metadata"]["name"].as_str().unwrap_or_default())
-                },
-            ));
+            let pods = ListQuery::pages_of(PAGE).labels(&format!("app.kubernetes.io/name={name}"));
+            let pods: Vec<Value> = self.pods.list(pods).await?;
+            waiting.extend(pods.iter().filter(|pod| !is_done(pod)).map(|pod| {
+                let node = pod["spec"]["nodeName"].as_str().unwrap_or("no node");
+                format!("{node} ({})", pod["metadata"]["name"].as_str().unwrap_or_default())
+            }));
             let status = &found["status"];
             let number = |of: &str| status[of].as_i64().unwrap_or_default();
             let generation = found["metadata"]["generation"].as_i64().unwrap_or_default();
@@ -180,19 +171,6 @@ impl<'n> Cluster<'n> {
             }
         }
         Ok(waiting)
-    }
-
-    /// Returns the pods of a DaemonSet.
-    async fn pods_of(&self, name: &str) -> Result<Vec<Value>, ApiError> {
-        let mut all = Vec::new();
-        let mut query =
-            Some(ListQuery::pages_of(PAGE).labels(&format!("app.kubernetes.io/name={name}")));
-        while let Some(asked) = query {
-            let page: Page<Value> = self.pods.page(&asked).await?;
-            query = asked.after(&page);
-            all.extend(page.items);
-        }
-        Ok(all)
     }
 
     /// Removes the DaemonSets that Helm does not know.

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use cluster_client::api_server::{self, ApiError, Client, ConnectError};
+use cluster_client::api_server::{self, ApiError, Client, ConnectError, unless_gone};
 use cluster_client::objects::{Collection, ListQuery, Metadata, NODE, ObjectKind, Page};
 use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use serde::Deserialize;
@@ -155,15 +155,6 @@ fn refusal(error: ApiError) -> StoreError {
     }
 }
 
-/// Returns `None` for a read of an object that does not exist.
-fn unless_absent<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    match answer {
-        Ok(found) => Ok(Some(found)),
-        Err(ApiError::Gone(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 fn reading(error: StoreError) -> StoreError {
     match error {
         StoreError::Conflict => StoreError::Refused(format!(
@@ -187,15 +178,10 @@ pub(super) async fn foreign(
     let mut all = Vec::new();
     for &kind in kinds {
         let objects = Collection::all(&server.client, kind, MANAGER);
-        let mut query = Some(ListQuery::pages_of(PAGE));
-        while let Some(asked) = query {
-            let page: Page<Value> = match objects.page(&asked).await {
-                Ok(page) => page,
-                Err(error) if error.is_absence() => break,
-                Err(error) => return Err(refusal(error)),
-            };
-            query = asked.after(&page);
-            all.extend(page.items.into_iter().map(|object| (kind.kind, object)));
+        match objects.list(ListQuery::pages_of(PAGE)).await {
+            Ok(found) => all.extend(found.into_iter().map(|object| (kind.kind, object))),
+            Err(error) if error.is_absence() => {}
+            Err(error) => return Err(refusal(error)),
         }
     }
     Ok(all)
@@ -204,8 +190,7 @@ pub(super) async fn foreign(
 impl Store for Objects {
     fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let (objects, name) = (self.of(key.kind), object_name(key));
-        let found =
-            self.wait(async { unless_absent(objects.get(&name).await) }).map_err(reading)?;
+        let found = self.wait(async { unless_gone(objects.get(&name).await) }).map_err(reading)?;
         let Some(object): Option<Value> = found else { return Ok(None) };
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         // An object with another name, or without a record, is returned as found, with no owner.
@@ -294,7 +279,7 @@ impl Store for Objects {
 
     fn is_gone(&self, node: &str) -> Result<bool, StoreError> {
         let nodes = Collection::all(&self.client, NODE, MANAGER);
-        let found = self.wait(async { unless_absent(nodes.metadata(node).await) });
+        let found = self.wait(async { unless_gone(nodes.metadata(node).await) });
         found.map(|found| found.is_none())
     }
 }
