@@ -104,6 +104,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         }
     }
     proved::add(look, &mut found);
+    besides::lead(&mut found);
     found.extend(source::judge(look));
     found.extend(large::judge(look));
     found.extend(forwarded::judge(look));

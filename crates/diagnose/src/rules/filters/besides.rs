@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{FilterStop, caught, leads_out, others};
 use crate::Look;
 use crate::filter::{Payload, Port};
-use crate::finding::WayKind;
+use crate::finding::{Finding, WayKind};
 use crate::model::Transport;
 use crate::path::{RARE_PORT, Site, Trip, carries, echo};
 
@@ -80,5 +80,16 @@ fn tried(to: IpAddr) -> [(&'static str, Payload); 3] {
 /// Says what a policy closes besides.
 pub(super) fn says(all: &[ClosedWay]) -> String {
     let all: Vec<&str> = all.iter().map(|one| one.says.as_str()).collect();
-    format!("the policy drops all that no rule accepts: {}, too", all.join("; "))
+    format!("{POLICY}{}, too", all.join("; "))
+}
+
+const POLICY: &str = "the policy drops all that no rule accepts: ";
+
+/// Puts that before the other evidence, of which findings that are joined lose some.
+pub(super) fn lead(found: &mut [Finding]) {
+    for finding in found {
+        if let Some(at) = finding.seen.iter().position(|line| line.starts_with(POLICY)) {
+            finding.seen[..=at].rotate_right(1);
+        }
+    }
 }
