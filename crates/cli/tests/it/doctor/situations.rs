@@ -16,12 +16,14 @@ mod more;
 pub(super) mod node;
 mod pairs;
 mod programs;
+mod protected;
+mod reported;
 mod routed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use testkit::require;
+use testkit::{Lab, require};
 
 use self::node::{Node, Way, findings};
 
@@ -58,6 +60,8 @@ enum Symptom {
     Latent(&'static str),
 }
 
+use Symptom::Ways as Silent;
+
 /// What `doctor` must find.
 #[derive(Debug)]
 enum ExpectedFinding {
@@ -76,6 +80,8 @@ enum ExpectedFinding {
 enum Fix {
     /// Its commands, run as printed, mend the node.
     Mends,
+    /// They do, and then this command on the node succeeds: the filter still protects what it is to.
+    MendsBut(&'static str),
     /// It is for people: no command that could be printed mends it.
     Hint(HintReason, &'static str),
 }
@@ -121,7 +127,12 @@ pub(super) fn all() -> impl Iterator<Item = &'static Situation> {
 /// Tries each situation of a table on one node.
 #[track_caller]
 fn try_each(name: &str, situations: &[Situation]) {
-    let mut node = Node::new(name);
+    try_on(|| Node::new(name), situations);
+}
+
+#[track_caller]
+fn try_on(make: impl Fn() -> Node, situations: &[Situation]) {
+    let mut node = make();
     let complaints = node.complaints();
     assert!(complaints.is_empty(), "before anything is broken: {complaints:#?}");
     let mut wrong = Vec::new();
@@ -135,7 +146,7 @@ fn try_each(name: &str, situations: &[Situation]) {
             wrong.push((situation.number, situation.is, mistakes));
         }
         if !is_sound {
-            node = Node::new(name);
+            node = make();
         }
     }
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), situations.len());
@@ -177,7 +188,8 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
             mistakes.push(format!("it is found, so take it off NOT_YET ({why})"));
         }
         (false, None) => {
-            mistakes.push(format!("not {:?} first, but {}", situation.finds, told(&found)));
+            let seen = found.first().map(|first| first["seen"].to_string()).unwrap_or_default();
+            mistakes.push(format!("not {:?} first, but {} {seen}", situation.finds, told(&found)));
             return mistakes;
         }
     }
@@ -187,6 +199,13 @@ fn tried(situation: &Situation, node: &mut Node) -> Vec<String> {
     }
     match situation.fix {
         Fix::Mends => mistakes.extend(fixed(&found, id, node)),
+        Fix::MendsBut(keeps) => {
+            mistakes.extend(fixed(&found, id, node));
+            let (is_kept, said) = node.run(keeps);
+            if !is_kept {
+                mistakes.push(format!("after {:?}: {said}", fixes_of(&found, id)));
+            }
+        }
         Fix::Hint(..) => mistakes.extend(without_advice(&found)),
     }
     mistakes
@@ -203,9 +222,9 @@ fn without_advice(found: &[Value]) -> Option<String> {
 fn fails(fails: &Symptom, node: &Node, mistakes: &mut Vec<String>) -> String {
     match fails {
         Symptom::Latent(_) => String::new(),
-        Symptom::Ways(ways) => {
-            let silent = node.silent(ways);
-            let answered = ways.iter().filter(|way| !silent.contains(way));
+        Symptom::Ways(tried) => {
+            let silent = node.silent(tried);
+            let answered = tried.iter().filter(|way| !silent.contains(way));
             mistakes.extend(answered.map(|way| format!("it is not broken: {way:?} is answered")));
             String::new()
         }
@@ -264,8 +283,8 @@ fn told(found: &[Value]) -> String {
     format!("{lines:#?}")
 }
 
-/// Runs the commands of the printed fix. Returns what is still wrong.
-fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
+/// The commands of the printed fix, each once.
+fn fixes_of<'f>(found: &'f [Value], id: &str) -> Vec<&'f str> {
     let fixes =
         first(found, id).flat_map(|finding| finding["fix"].as_array().into_iter().flatten());
     let mut commands: Vec<&str> = Vec::new();
@@ -274,6 +293,12 @@ fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
             commands.push(fix);
         }
     }
+    commands
+}
+
+/// Runs the commands of the printed fix. Returns what is still wrong.
+fn fixed(found: &[Value], id: &str, node: &Node) -> Vec<String> {
+    let commands = fixes_of(found, id);
     if commands.is_empty() {
         return vec!["no command is printed that mends it".to_owned()];
     }
@@ -354,6 +379,38 @@ fn others_of_the_same_classes() {
     try_each("doctor-more", more::MORE);
 }
 
+/// The network asks no plugin to open the chains.
+#[test]
+fn filters_that_protect_something_besides() {
+    require!("root", "full", "program:nft", "program:iptables-nft", "program:python3");
+    try_on(|| Node::without_firewall(Lab::new("doctor-protected")), protected::PROTECTED);
+}
+
+#[test]
+fn legacy_filters_that_protect_something_besides() {
+    require!("root", "full", "legacy-tables");
+    try_on(|| Node::without_firewall(Lab::new("doctor-legacy-kept")), protected::LEGACY);
+}
+
+/// The filter of a container is its owner's.
+#[test]
+fn a_kill_switch_in_a_container() {
+    require!("root", "full", "program:nft");
+    protected::kill_switch();
+}
+
+#[test]
+fn faults_that_operators_reported() {
+    require!("root", "full", "program:nft", "program:iptables-nft", "program:python3");
+    try_each("doctor-reported", reported::REPORTED);
+}
+
+#[test]
+fn vm_a_gateway_that_is_mistyped() {
+    require!("root", "full", "macvlan");
+    try_each("doctor-mistyped", reported::ON_THE_UPLINK);
+}
+
 /// A program that does not accept connections or packets loses them, although everything else lets
 /// them pass.
 #[test]
@@ -430,7 +487,7 @@ fn the_situations_are_48() {
         };
         let hint = match situation.fix {
             Fix::Hint(_, why) => Some(why),
-            Fix::Mends => None,
+            Fix::Mends | Fix::MendsBut(_) => None,
         };
         assert!(!latent.into_iter().chain(hint).any(str::is_empty), "{situation:?}");
     }
@@ -443,7 +500,7 @@ fn a_command_mends_26_and_of_22_it_is_said_why_none_can() {
     let mut mended = 0;
     for situation in all() {
         match situation.fix {
-            Fix::Mends => mended += 1,
+            Fix::Mends | Fix::MendsBut(_) => mended += 1,
             Fix::Hint(why, _) => *whys.entry(why).or_default() += 1,
         }
     }
