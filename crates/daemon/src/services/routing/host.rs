@@ -14,7 +14,7 @@ use kernel::route::{
 use kernel::routers::{self, Listener};
 use kernel::sysctl::Sysctl;
 use routing::earlier::Pods;
-use routing::identity::{HostFacts, TunnelLink};
+use routing::identity::{HostFacts, Mark, TunnelLink, has_flannels_name};
 use routing::object::{
     self, ALIAS, GROUP_UNFINISHED, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, Numbers,
     PROTOCOL, PROTOCOL_OWN, TunnelKind, Value,
@@ -76,7 +76,8 @@ impl Links {
     /// the mark off one while no service ran: then its hardware address alone shows that it is
     /// ours.
     pub(super) fn recognise(&mut self, own: &OwnNode) {
-        let tunnels = self.by_index.values().filter(|link| is_tunnel(link, own));
+        let is_tunnel = |link: &&Link| tunnel_link(link).is_some_and(|link| link.is_of(own));
+        let tunnels = self.by_index.values().filter(is_tunnel);
         let named = tunnels.map(|link| (link.index, self.names[&link.index].clone()));
         self.tunnels = named.collect();
     }
@@ -188,7 +189,7 @@ impl Links {
         let (numbers, learning) = (Numbers { id, port: options.port }, options.learning);
         // A service that was killed while it put the MTU back has not taken from the link what the
         // kernel gave it then. flanneld's tunnel always has that.
-        let mtu = if link.own_ipv6() && !has_flannels_name(link) { 0 } else { link.mtu };
+        let mtu = if link.own_ipv6() && !has_flannels_name(&link.name) { 0 } else { link.mtu };
         let tunnel = object::Tunnel {
             kind: TunnelKind { backend, numbers, learning },
             local: options.local.unwrap_or(NOWHERE),
@@ -246,9 +247,22 @@ fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
     links.iter().map(|link| link.name.as_str()).collect()
 }
 
-/// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
-fn is_tunnel(link: &Link, own: &OwnNode) -> bool {
-    kind_of(link).is_some_and(|(backend, options)| is_ours(link, backend, options.id, own))
+/// Returns a link as routing knows it, if it may be a tunnel.
+fn tunnel_link(link: &Link) -> Option<TunnelLink> {
+    let (backend, options) = kind_of(link)?;
+    let mark = match &link.alias {
+        _ if is_marked(link) => Mark::Ours,
+        Some(_) => Mark::Others,
+        None => Mark::None,
+    };
+    Some(TunnelLink {
+        name: link.name.as_str().into(),
+        backend,
+        numbers: Numbers { id: options.id, port: options.port },
+        local: options.local,
+        mac: link.mac,
+        mark,
+    })
 }
 
 /// Returns of which backend's kind a link is, and its settings.
@@ -279,23 +293,6 @@ fn carrier<'a>(
 /// Reports whether packets can leave by a link, and come in.
 fn is_carrier(link: &Link) -> bool {
     !link.loopback() && link.kind.as_deref() != Some("dummy")
-}
-
-/// Reports whether a link of a backend's kind, with that network identifier, is ours.
-fn is_ours(link: &Link, backend: BackendId, id: Option<u32>, own: &OwnNode) -> bool {
-    let is_named = own.tunnel_named(&link.name).is_some_and(|of| of.backend == backend);
-    let has_mac = own.node.macs().any(|mac| link.mac == Some(mac));
-    let has_id = own.numbers(backend).is_some_and(|numbers| numbers.id == id);
-    // flanneld's tunnel has no mark, and another program may have changed its hardware address.
-    let is_flannels = has_flannels_name(link) && has_id;
-    // An earlier version made its tunnel without the group, and may have been killed before it gave
-    // it the alias. The hardware address shows that only once this node is known.
-    let is_unmarked = link.alias.is_none() && has_id;
-    is_marked(link) || (is_named && (has_mac || is_flannels || is_unmarked))
-}
-
-fn has_flannels_name(link: &Link) -> bool {
-    link.name.starts_with("flannel")
 }
 
 /// Reports whether a link is the host's end of a container's interface: plugins mark those.
@@ -533,18 +530,7 @@ impl Host {
     pub(super) fn facts(&self, source: &SourceNode) -> HostFacts {
         let named = source.addresses.iter().chain(&source.unlisted);
         let uplinks = named.filter_map(|address| Some((*address, self.uplink(*address)?)));
-        let tunnel = |link: &Link| {
-            let (backend, options) = kind_of(link)?;
-            Some(TunnelLink {
-                name: link.name.as_str().into(),
-                backend,
-                numbers: Numbers { id: options.id, port: options.port },
-                local: options.local,
-                mac: link.mac,
-                is_marked: is_marked(link),
-            })
-        };
-        let tunnels = self.links.by_index.values().filter_map(tunnel).collect();
+        let tunnels = self.links.by_index.values().filter_map(tunnel_link).collect();
         HostFacts { uplinks: uplinks.collect(), tunnels }
     }
 

@@ -37,45 +37,15 @@ fn link(name: &str, alias: Option<&str>, group: u32) -> Link {
     link
 }
 
-/// Reports whether a VXLAN link with a number is ours.
-fn is_ours(link: &Link, vni: u32, own: &OwnNode) -> bool {
-    super::is_ours(link, BackendId::Vxlan, Some(vni), own)
-}
-
-/// The service may be killed after each message: the link is its own after the first one, under any
-/// name and before anything is known of the node.
+/// The service may be killed after each message: the link has a mark after the first one, and the
+/// one that lasts after the last.
 #[test]
-fn a_tunnel_is_ours_from_its_first_message_on() {
-    let own = own(&settings(), None);
-    for name in ["nw-vxlan4", "flannel.1", "flannel.7"] {
-        let made = link(name, None, GROUP_UNFINISHED);
-        let with_alias = link(name, Some(ALIAS), GROUP_UNFINISHED);
-        let finished = link(name, Some(ALIAS), 0);
-        for one in [&made, &with_alias, &finished] {
-            assert!(is_ours(one, 7, &own), "{one:?}");
-        }
-        assert!(!is_finished(&made) && !is_finished(&with_alias) && is_finished(&finished));
-    }
-}
-
-#[test]
-fn a_tunnel_that_an_earlier_version_did_not_mark_is_ours_by_its_name_and_number() {
-    let own = own(&settings(), None);
-    let unmarked = link("nw-vxlan4", None, 0);
-    assert!(is_ours(&unmarked, 1, &own) && !is_finished(&unmarked));
-    assert!(!is_ours(&unmarked, 2, &own));
-    assert!(!is_ours(&link("nw-vxlan9", None, 0), 1, &own));
-    assert!(!is_ours(&link("nw-vxlan4", Some("somebody's"), 0), 1, &own));
-}
-
-#[test]
-fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark() {
-    let own = own(&settings(), Some("192.0.2.1"));
-    let mut altered = link("nw-vxlan4", Some("somebody's"), 0);
-    assert!(!is_ours(&altered, 1, &own));
-    let mac = own.node.offers.vxlan.unwrap().mac4.unwrap();
-    altered.mac = Some(mac);
-    assert!(is_ours(&altered, 1, &own));
+fn a_tunnel_is_marked_from_its_first_message_on() {
+    let made = link("nw-vxlan4", None, GROUP_UNFINISHED);
+    let with_alias = link("nw-vxlan4", Some(ALIAS), GROUP_UNFINISHED);
+    let finished = link("nw-vxlan4", Some(ALIAS), 0);
+    assert!([&made, &with_alias, &finished].into_iter().all(is_marked));
+    assert_eq!([&made, &with_alias, &finished].map(is_finished), [false, false, true]);
 }
 
 /// Such an address is on the loopback where hosts speak BGP, and kube-proxy's IPVS mode has addresses
