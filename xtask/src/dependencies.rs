@@ -62,7 +62,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 31] = [
+const LAYERS: [(&str, u8); 38] = [
     ("netwright-net", 0),
     ("netwright-cni", 0),
     ("netwright-diagnose", 1),
@@ -88,12 +88,19 @@ const LAYERS: [(&str, u8); 31] = [
     ("netwright-cluster-client", 7),
     ("netwright-conformance", 7),
     ("netwright-doctor", 7),
-    ("netwright", 8),
-    ("netwright-daemon", 8),
-    ("netwright-testkit", 9),
-    ("netwright-benches", 10),
-    ("netwright-fuzz", 10),
-    ("netwright-release", 10),
+    ("netwright-docker-service", 8),
+    ("netwright-ipam-service", 8),
+    ("netwright-multinet-service", 8),
+    ("netwright-policy-service", 8),
+    ("netwright-dhcp-service", 9),
+    ("netwright-repair-service", 9),
+    ("netwright-routing-service", 9),
+    ("netwright", 10),
+    ("netwright-daemon", 10),
+    ("netwright-testkit", 11),
+    ("netwright-benches", 12),
+    ("netwright-fuzz", 12),
+    ("netwright-release", 12),
 ];
 
 /// Pairs that the layers allow and the design forbids.
@@ -109,7 +116,7 @@ const CONFINED: [(&str, &[&str]); 15] = [
     ("flate2", &["netwright-release"]),
     ("md-5", &["netwright-release"]),
     ("netlink-", &["netwright-kernel"]),
-    ("clap", &["netwright", "netwright-daemon", "netwright-service-kit"]),
+    ("clap", &["netwright", "netwright-daemon", "netwright-service-kit", "-service"]),
     ("regex-lite", &["netwright-plugins"]),
     ("k8s-openapi", &["netwright-cluster-client"]),
     ("kube", &["netwright-cluster-client"]),
