@@ -385,6 +385,43 @@ fn a_chain_that_many_rules_use_is_not_opened() {
     }
 }
 
+/// A rule before the first would let pass what the others drop.
+#[test]
+fn what_others_drop_below_a_rule_stays_dropped() {
+    for writing in WRITINGS {
+        for own in ["-d OWN -j DROP", "-p tcp --dport 25 -j DROP", "-j LISTED"] {
+            let rules = ["-i cni0 -j DROP", own];
+            let chains = [("FORWARD", &rules[..]), ("LISTED", &["-d OWN -j DROP"][..])];
+            let scene = writing.node(Hook::Forward, false, &chains);
+            let mut all = found_to(&scene, None);
+            // An answer has another port.
+            all.retain(|one| one.says.contains("do not reach beyond this node"));
+            assert!(!all.is_empty() && all.iter().all(|one| one.fix.is_empty()), "{own}: {all:#?}");
+            let says = &all[0].advice[0];
+            assert!(says.contains("would also let pass what other rules drop"), "{says}");
+            assert!(says.contains("or remove the rule"), "{says}");
+        }
+        // What is for other links, or for all, is no reason.
+        for own in ["-i tun0 -d OWN -j DROP", "-j DROP"] {
+            let rules =
+                ["-i cni0 -j DROP", "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", own];
+            healed(&writing.node(Hook::Forward, false, &[("FORWARD", &rules)]));
+        }
+    }
+}
+
+/// What an administrator refuses a client stays refused.
+#[test]
+fn a_published_port_is_not_opened_to_whom_others_refuse() {
+    for writing in WRITINGS {
+        let rules = ["-i up0 -j DROP", "-s OWN -j DROP"];
+        let scene = writing.node(Hook::Forward, false, &[("FORWARD", &rules)]);
+        let all = found_to(&scene, None);
+        let mut of_port = all.iter().filter(|one| one.says.contains("published port"));
+        assert!(of_port.all(|one| one.fix.is_empty()), "{all:#?}");
+    }
+}
+
 /// Through another chain, to which one rule leads, the packet comes to the one that many use.
 #[test]
 fn in_a_chain_of_one_caller_what_it_drops_first_stays() {

@@ -4,10 +4,10 @@
 
 use super::matches::RuleMatch;
 use super::{FilterStop, caught};
-use crate::filter::{AddedRule, Change, End, NewRule, Place};
+use crate::filter::{AddedRule, Change, End, NewRule, Payload, Place, Port};
 use crate::model::filter::{Chain, LegacyTable, Rule, Step, Table, Verdict};
-use crate::model::{Namespace, Scene};
-use crate::path::{Outcome, Stop, StopCause, Trip, follow_changed};
+use crate::model::{Namespace, Scene, Transport};
+use crate::path::{Outcome, Stop, StopCause, Trip, carries, echo, follow_changed};
 
 /// How many trips are followed with each rule that is tried. Those to addresses that rules name come
 /// last.
@@ -70,10 +70,31 @@ pub(super) struct StoppedTrips<'t> {
     scene: &'t Scene,
     stop: &'t FilterStop,
     /// The trips that end there, each with the other filters that stop it.
-    trips: Vec<(&'t Trip<'t>, Vec<Place>)>,
-    /// Those to other addresses, which other rules of the base chain stop, or which come to the same
-    /// rule another way: an administrator means them.
-    others: Vec<(&'t Trip<'t>, Vec<Place>)>,
+    trips: Vec<(Trip<'t>, Vec<Place>)>,
+    /// Those that other rules of the base chain stop, above or below, or that come to the same rule
+    /// another way: an administrator means them.
+    others: Vec<(Trip<'t>, Vec<Place>)>,
+}
+
+/// What a trip meets in a base chain below the rule that stops it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Nothing,
+    /// Something stops it, too.
+    Stops,
+    /// Something may, such as a rule for some ports.
+    MayStop,
+}
+
+impl Below {
+    /// Says whether somebody drops it on purpose; not if nothing gets past what is below.
+    fn is_meant(self, is_open: bool) -> bool {
+        match self {
+            Below::Nothing => false,
+            Below::Stops => is_open,
+            Below::MayStop => true,
+        }
+    }
 }
 
 /// What is asked of rules before they are printed.
@@ -88,26 +109,82 @@ pub(in crate::rules) struct Effect<'e> {
 impl<'t> StoppedTrips<'t> {
     pub(super) fn of(scene: &'t Scene, stop: &'t FilterStop, trips: &'t [Trip<'t>]) -> Self {
         let mut all = StoppedTrips { scene, stop, trips: Vec::new(), others: Vec::new() };
-        for trip in trips {
-            let stops = caught(scene, trip);
-            let is_it = |one: &FilterStop| {
-                one.is_at(stop) && one.back == stop.back && one.further == stop.further
-            };
-            let is_here = stops.iter().any(|one| one.may_hide(stop));
-            let elsewhere = stops.iter().filter(|one| !one.may_hide(stop));
-            let elsewhere = elsewhere.map(|one| one.place.clone()).collect();
-            if stops.iter().any(is_it) {
+        let is_of_others =
+            |trip: &Trip<'_>| matches!(trip, Trip::Outside { .. } | Trip::Published { .. });
+        for trip in trips.iter().copied() {
+            let (is_it, is_here, elsewhere) = all.met(&trip);
+            if is_it {
                 all.trips.push((trip, elsewhere));
-            } else if is_here && matches!(trip, Trip::Outside { .. }) {
+            } else if is_here && is_of_others(&trip) {
                 all.others.push((trip, elsewhere));
             }
-            if TRIPS <= all.trips.len() && TRIPS <= all.others.len() {
-                break;
+        }
+        let is_open = all.keep_below();
+        for trip in trips.first().map(by_others).into_iter().flatten() {
+            let (is_it, is_here, elsewhere) = all.met(&trip);
+            if is_here && (!is_it || all.below(&trip, &elsewhere).is_meant(is_open)) {
+                all.others.push((trip, elsewhere));
             }
         }
         all.trips.truncate(TRIPS);
         all.others.truncate(TRIPS);
         all
+    }
+
+    /// Returns whether a trip ends at the place, or elsewhere in the base chain, and the filters
+    /// besides that stop it.
+    fn met(&self, trip: &Trip<'_>) -> (bool, bool, Vec<Place>) {
+        let stop = self.stop;
+        let stops = caught(self.scene, trip);
+        let is_it = |one: &FilterStop| {
+            one.is_at(stop) && one.back == stop.back && one.further == stop.further
+        };
+        let is_here = stops.iter().any(|one| one.may_hide(stop));
+        let elsewhere = stops.iter().filter(|one| !one.may_hide(stop));
+        let elsewhere = elsewhere.map(|one| one.place.clone()).collect();
+        (stops.iter().any(is_it), is_here, elsewhere)
+    }
+
+    /// Sorts out the trips that a rule below stops as well. What stops all of them there is no
+    /// reason to keep them out. Returns whether some meet nothing there.
+    fn keep_below(&mut self) -> bool {
+        let trips = std::mem::take(&mut self.trips);
+        let below: Vec<Below> =
+            trips.iter().map(|(trip, elsewhere)| self.below(trip, elsewhere)).collect();
+        let is_open = below.contains(&Below::Nothing);
+        for (trip, below) in trips.into_iter().zip(below) {
+            match below.is_meant(is_open) {
+                true => self.others.push(trip),
+                false => self.trips.push(trip),
+            }
+        }
+        is_open
+    }
+
+    fn below(&self, trip: &Trip<'_>, elsewhere: &[Place]) -> Below {
+        let place = &self.stop.place;
+        let site = FilterSite::of(self.scene, None).filter(|_| self.stop.inside.is_none());
+        let Some(site) = site.filter(|_| place.rule.is_some()) else { return Below::Nothing };
+        let ignored = [site.own(place)];
+        let followed = |without: &[Place]| {
+            let change = Change { without, ignored: &ignored, ..Change::default() };
+            match follow_changed(self.scene, trip, change) {
+                Outcome::Passes(_) => Ending::Passed,
+                Outcome::Stopped(stop) => self.stopped(*stop),
+                Outcome::Unknown => Ending::Unsure,
+            }
+        };
+        match followed(elsewhere) {
+            Ending::Passed => Below::Nothing,
+            Ending::Stopped { .. } => Below::Stops,
+            Ending::Unsure => {
+                let without = [elsewhere, std::slice::from_ref(place)].concat();
+                match followed(&without) {
+                    Ending::Unsure => Below::Nothing,
+                    _ => Below::MayStop,
+                }
+            }
+        }
     }
 
     /// Says whether a trip to an address that the base chain stops elsewhere passes it with some rules
@@ -165,6 +242,17 @@ impl<'t> StoppedTrips<'t> {
             false => Ending::Passed,
         }
     }
+}
+
+/// Returns what a container sends the same way by other protocols than TCP.
+fn by_others<'t>(trip: &Trip<'t>) -> Vec<Trip<'t>> {
+    let Trip::Outside { from, to, with: Payload::Tcp { destination: port @ Port::Any, .. } } =
+        *trip
+    else {
+        return Vec::new();
+    };
+    let all = [carries(Transport::Udp, port), echo(to)];
+    all.map(|with| Trip::Outside { from, to, with }).to_vec()
 }
 
 /// The filter of a namespace into which rules come.

@@ -166,10 +166,17 @@ fn missing(
         Some(own) => Some(format!("{}, or who set it up", own.called())),
     };
     let finding = Finding { whose, ..finding };
-    let finding = finding.advise(format!(
-        "start the program that is to listen on port {at}; if there is to be none, remove the rule"
-    ));
-    Some(finding.fix(fix::remove(&place, netns)))
+    let start = format!("start the program that is to listen on port {at}");
+    let removed = fix::remove(&place, netns);
+    // A container's owner may have it so that nothing goes past the program.
+    Some(match inside {
+        None => {
+            finding.advise(format!("{start}; if there is to be none, remove the rule")).fix(removed)
+        }
+        Some(_) => finding.advise(format!(
+            "{start}; if there is to be none, and {sender} may send past it, remove the rule: {removed}"
+        )),
+    })
 }
 
 #[cfg(test)]
@@ -226,6 +233,13 @@ mod tests {
         let inside = scene.containers[0].inside.as_mut().unwrap();
         inside.filter.tables = vec![redirect(Hook::Output, &[tcp_port(443)])];
         assert_eq!(told(&scene), ["proxy-missing c2: ip proxy/lead rule 1"]);
+        let answers = Answers::default();
+        let look = Look { scene: &scene, answers: &answers, only: None, to: None };
+        let found = super::super::judge(look);
+        assert_eq!(found[0].fix, [""; 0]);
+        let advice = "start the program that is to listen on port 443; if there is to be none, and c2 \
+                      may send past it, remove the rule: nsenter --net=/run/netns/c2 nft delete rule";
+        assert!(found[0].advice[0].starts_with(advice), "{found:#?}");
         let inside = scene.containers[0].inside.as_mut().unwrap();
         listen(&mut inside.listeners, "127.0.0.1:443");
         assert_eq!(told(&scene), [""; 0]);
