@@ -289,6 +289,8 @@ fn edges(direct: &[Package]) -> Vec<String> {
         if let Some((_, users)) = confined
             && !users.iter().any(|one| *one == user || (*one == SERVICE && user.ends_with(SERVICE)))
         {
+            let of_service = |user: &&'static str| if *user == SERVICE { "services" } else { user };
+            let users: Vec<&str> = users.iter().map(of_service).collect();
             problems.push(format!("{user} uses {name}, which only {} may", users.join(", ")));
         }
         if *ours && layer(user) <= layer(name) {
@@ -342,7 +344,7 @@ mod tests {
                 "netwright-kernel must not know netwright-cni",
                 "netwright-cni uses netwright-plugins, which is not of a lower layer",
                 "netwright-cni uses netlink-sys, which only netwright-kernel may",
-                "netwright-cni uses tokio, which only netwright-cluster-client, netwright-daemon, netwright-service-kit may",
+                "netwright-cni uses tokio, which only netwright-cluster-client, netwright-daemon, netwright-service-kit, services may",
             ]
         );
         assert_eq!(duplicates(&packages), ["netlink-sys is there as 0.8.0 and 0.9.0"]);
