@@ -20,7 +20,7 @@ use service_kit::stdio;
 use service_kit::stop::Stop;
 use state::Roots;
 
-use crate::services::removal;
+use crate::removal;
 use crate::status::{self, look};
 use crate::systemd;
 

@@ -1,11 +1,11 @@
 //! The node daemon: work that a program which is called and ends cannot do.
 //!
-//! Each of its services ([`services`]) is a process of its own. While it is down, the network keeps
+//! Each of its services ([`services`]) is a process of its own, and a crate beside this one. While it is down, the network keeps
 //! working.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are not services |
+//! | `config_command`, `agent_command`, `removal`, `reference` | the commands that are neither services nor a service's |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `generator`, `systemd` | systemd starts the enabled services |
 //! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |
@@ -18,20 +18,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-// Its tests are shared and refer to it by its full name.
-#[cfg(test)]
-extern crate cluster_ipam as netwright_cluster_ipam;
-
 mod agent_command;
-mod clock;
 mod config_command;
 mod confinement;
 mod generator;
-mod policies_command;
 mod probes;
 mod reference;
-mod routes_command;
-mod routes_probe;
+mod removal;
 mod serve;
 mod services;
 mod status;
@@ -252,9 +245,9 @@ fn other_command(
         },
         Some(("config", matches)) => config_command::run(matches, around).map_err(print_failure),
         Some(("policies", matches)) => {
-            policies_command::run(matches, &roots).map_err(print_failure)
+            policy_service::command::run(matches, &roots).map_err(print_failure)
         }
-        Some(("routes", matches)) => routes_command::run(matches).map_err(print_failure),
+        Some(("routes", matches)) => routing_service::command::run(matches).map_err(print_failure),
         Some(("completions", matches)) => {
             reference::completions(matches, command()).map_err(print_failure)
         }
@@ -304,7 +297,7 @@ fn command() -> Command {
     command
         .subcommand(agent_command::command())
         .subcommand(config_command::command())
-        .subcommand(policies_command::command())
-        .subcommand(routes_command::command())
+        .subcommand(policy_service::command::command())
+        .subcommand(routing_service::command::command())
         .subcommands(reference::commands())
 }

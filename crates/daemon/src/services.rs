@@ -1,23 +1,11 @@
-//! What the daemon does, one module for each service.
+//! The daemon's services, each from the crate of its own.
 //!
 //! `collect`, `dhcp`, `policy`, `repair` and `routing` have one loop each, `docker` has a thread for
 //! each call. `ipam` and `multinet` are asynchronous, and so is a thread beside the loops of `policy`
-//! and `routing`. Beside each service a thread answers for its status. `removal` is no service: it asks
-//! the API server for `agent leave`.
+//! and `routing`. Beside each service a thread answers for its status.
 
+use repair_service::{collect, repair};
 use service_kit::service::Service;
-
-mod collect;
-mod dhcp;
-mod docker;
-mod ipam;
-mod multinet;
-mod ovs;
-pub(crate) mod policy;
-pub(crate) mod removal;
-mod repair;
-pub(crate) mod routing;
-mod runtimes;
 
 /// Returns the service of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Service> {
@@ -26,21 +14,27 @@ pub(crate) fn find(name: &str) -> Option<&'static Service> {
 
 const SERVICES: &[Service] = &[
     Service { more_flags: collect::more_flags, ..Service::new("collect", collect::run) },
-    Service::new("dhcp", dhcp::run),
-    Service::new("docker", docker::run),
+    Service::new("dhcp", dhcp_service::run),
+    Service::new("docker", docker_service::run),
     Service {
-        more_flags: ipam::more_flags,
-        surroundings: ipam::surroundings,
-        ..Service::new("ipam", ipam::run)
+        more_flags: ipam_service::more_flags,
+        surroundings: ipam_service::surroundings,
+        ..Service::new("ipam", ipam_service::run)
     },
     Service {
-        more_flags: multinet::more_flags,
-        check: multinet::check,
-        ..Service::new("multinet", multinet::run)
+        more_flags: multinet_service::more_flags,
+        check: multinet_service::check,
+        ..Service::new("multinet", multinet_service::run)
     },
-    Service { more_flags: policy::more_flags, ..Service::new("policy", policy::run) },
+    Service {
+        more_flags: policy_service::more_flags,
+        ..Service::new("policy", policy_service::run)
+    },
     Service::new("repair", repair::run),
-    Service { more_flags: routing::more_flags, ..Service::new("routing", routing::run) },
+    Service {
+        more_flags: routing_service::more_flags,
+        ..Service::new("routing", routing_service::run)
+    },
 ];
 
 #[cfg(test)]

@@ -38,8 +38,42 @@ pub struct TunnelLink {
     pub local: Option<IpAddr>,
     /// Its hardware address.
     pub mac: Option<MacAddr>,
-    /// It has our mark.
-    pub is_marked: bool,
+    /// Whose mark it has.
+    pub mark: Mark,
+}
+
+/// Whose mark a link has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Ours: the alias, or the group until the link is finished.
+    Ours,
+    /// Another program's alias.
+    Others,
+    /// It has none.
+    None,
+}
+
+impl TunnelLink {
+    /// Reports whether it is a tunnel of this node's: by its mark, or by its name and hardware
+    /// address.
+    #[must_use]
+    pub fn is_of(&self, own: &OwnNode) -> bool {
+        let is_named = own.tunnel_named(&self.name).is_some_and(|of| of.backend == self.backend);
+        let has_mac = own.node.macs().any(|mac| self.mac == Some(mac));
+        let has_id = own.numbers(self.backend).is_some_and(|of| of.id == self.numbers.id);
+        // flanneld's tunnel has no mark, and another program may have changed its hardware address.
+        let is_flannels = has_flannels_name(&self.name) && has_id;
+        // An earlier version made its tunnel without the group, and may have been killed before it
+        // gave it the alias. The hardware address shows that only once this node is known.
+        let is_unmarked = self.mark == Mark::None && has_id;
+        self.mark == Mark::Ours || (is_named && (has_mac || is_flannels || is_unmarked))
+    }
+}
+
+/// Reports whether a link is called as flanneld calls its tunnels.
+#[must_use]
+pub fn has_flannels_name(link: &str) -> bool {
+    link.starts_with("flannel")
 }
 
 /// What is known of this node beside what its source says now.
@@ -181,10 +215,10 @@ mod tests {
         Numbers { id: Some(vni), port: Some(port) }
     }
 
-    fn vxlan(name: &str, is_marked: bool) -> TunnelLink {
+    fn vxlan(name: &str, mark: Mark) -> TunnelLink {
         let (local, mac) = (Some(ip("192.0.2.1")), Some(MAC));
         let (backend, numbers) = (BackendId::Vxlan, numbers(1, 8472));
-        TunnelLink { name: name.into(), backend, numbers, local, mac, is_marked }
+        TunnelLink { name: name.into(), backend, numbers, local, mac, mark }
     }
 
     fn mac4(node: &Node) -> MacAddr {
@@ -245,7 +279,8 @@ mod tests {
 
     #[test]
     fn flannelds_tunnel_is_taken_over_with_its_hardware_address() {
-        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
+        let there =
+            HostFacts { tunnels: vec![vxlan("flannel.1", Mark::None)], ..host(&["192.0.2.1"]) };
         let decide = |settings: &Settings, there: &HostFacts| {
             let node = source(&["192.0.2.1"]);
             let own = Identity::default().decide(settings, "a", &node, there).unwrap();
@@ -257,14 +292,14 @@ mod tests {
         // Without its configuration it is another program's.
         assert_eq!(decide(&settings(), &there), ("nw-vxlan4".to_owned(), ours));
         // What an earlier run made keeps its name, and another program may have changed its address.
-        let marked = HostFacts { tunnels: vec![vxlan("flannel.1", true)], ..there.clone() };
+        let marked = HostFacts { tunnels: vec![vxlan("flannel.1", Mark::Ours)], ..there.clone() };
         assert_eq!(decide(&settings(), &marked), ("flannel.1".to_owned(), ours));
         // That of another cluster is none of ours.
         for other in [
-            TunnelLink { numbers: numbers(2, 8472), ..vxlan("flannel.1", true) },
-            TunnelLink { numbers: numbers(1, 4789), ..vxlan("flannel.1", true) },
-            TunnelLink { local: Some(ip("2001:db8::1")), ..vxlan("flannel.1", true) },
-            TunnelLink { local: None, ..vxlan("flannel.1", true) },
+            TunnelLink { numbers: numbers(2, 8472), ..vxlan("flannel.1", Mark::Ours) },
+            TunnelLink { numbers: numbers(1, 4789), ..vxlan("flannel.1", Mark::Ours) },
+            TunnelLink { local: Some(ip("2001:db8::1")), ..vxlan("flannel.1", Mark::Ours) },
+            TunnelLink { local: None, ..vxlan("flannel.1", Mark::Ours) },
         ] {
             let there = HostFacts { tunnels: vec![other], ..there.clone() };
             assert_eq!(decide(&settings(), &there), ("nw-vxlan4".to_owned(), ours));
@@ -276,7 +311,8 @@ mod tests {
     #[test]
     fn a_tunnel_keeps_the_hardware_address_that_others_know() {
         let [of_source, of_disk] = [MacAddr([2, 0, 0, 0, 0, 8]), MacAddr([2, 0, 0, 0, 0, 9])];
-        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..host(&["192.0.2.1"]) };
+        let there =
+            HostFacts { tunnels: vec![vxlan("flannel.1", Mark::None)], ..host(&["192.0.2.1"]) };
         let nothing = host(&["192.0.2.1"]);
         let of = |mac: Option<MacAddr>, there: &HostFacts, recorded: Option<MacAddr>| {
             let recorded = PerFamily { v4: recorded, v6: None };
@@ -298,10 +334,53 @@ mod tests {
         let node = source(&["192.0.2.1"]);
         let nothing = host(&["192.0.2.1"]);
         let first = identity.decide(&in_flannels_place(), "a", &node, &nothing).unwrap();
-        let there = HostFacts { tunnels: vec![vxlan("flannel.1", false)], ..nothing };
+        let there = HostFacts { tunnels: vec![vxlan("flannel.1", Mark::None)], ..nothing };
         let other = SourceNode { uid: "uid-b".to_owned(), ..node };
         let later = identity.decide(&in_flannels_place(), "a", &other, &there).unwrap();
         assert_eq!(mac4(&first.node), mac4(&later.node));
         assert_eq!(first.tunnels, later.tunnels);
+    }
+
+    /// What this node is, with an address or right after the start.
+    fn own(address: Option<&str>) -> OwnNode {
+        let uplink = |address| (Uplink { name: "eth0".into(), mtu: 1500 }, ip(address));
+        let found = NodeFacts {
+            name: "a".to_owned(),
+            uid: "uid-a".to_owned(),
+            prefixes: Vec::new(),
+            kept: Vec::new(),
+            zone: None,
+            uplinks: PerFamily { v4: address.map(uplink), v6: None },
+            taken_over: PerFamily::default(),
+        };
+        OwnNode::new(&settings(), found)
+    }
+
+    /// The service may be killed after each message: the link is its own after the first one, under
+    /// any name and before anything is known of the node.
+    #[test]
+    fn a_marked_tunnel_is_ours_under_any_name_and_number() {
+        for name in ["nw-vxlan4", "flannel.1", "flannel.7"] {
+            let other = TunnelLink { numbers: numbers(7, 8472), ..vxlan(name, Mark::Ours) };
+            assert!(other.is_of(&own(None)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_that_an_earlier_version_did_not_mark_is_ours_by_its_name_and_number() {
+        let own = own(None);
+        let unmarked = vxlan("nw-vxlan4", Mark::None);
+        assert!(unmarked.is_of(&own));
+        assert!(!TunnelLink { numbers: numbers(2, 8472), ..unmarked }.is_of(&own));
+        assert!(!vxlan("nw-vxlan9", Mark::None).is_of(&own));
+        assert!(!vxlan("nw-vxlan4", Mark::Others).is_of(&own));
+    }
+
+    #[test]
+    fn a_tunnel_with_this_nodes_hardware_address_is_ours_whatever_became_of_its_mark() {
+        let own = own(Some("192.0.2.1"));
+        let altered = vxlan("nw-vxlan4", Mark::Others);
+        assert!(!altered.is_of(&own));
+        assert!(TunnelLink { mac: Some(mac4(&own.node)), ..altered }.is_of(&own));
     }
 }

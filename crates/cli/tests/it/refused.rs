@@ -1,7 +1,7 @@
 //! `lint` and `status` report what ADD always refuses, before ADD does.
 //!
 //! Docker's `network create` makes the same checks; its table is beside it
-//! (`services/docker/create_options.rs`).
+//! (`docker-service/src/create_options.rs`).
 
 use serde_json::{Value, json};
 use testkit::{Lab, Place};

@@ -191,8 +191,12 @@ fn each_object_that_comes_or_goes_is_named() {
             ("nft add table inet x; nft delete table inet x", "FilterRemoved"),
         ] {
             sh(change);
-            let heard = words(&heard_until_now(&mut listener));
+            let mut heard = words(&heard_until_now(&mut listener));
             assert!(heard.iter().any(|word| word == expected), "{change}: {heard:?}");
+            // On a busy machine the pair comes up late.
+            heard.retain(|word| {
+                !["+link v0 up", "+link v1 up", "+route ff00::/8"].contains(&&**word)
+            });
             assert!(heard.len() < 3, "{change}: {heard:?}");
         }
         sh("ip addr add 192.0.2.8/32 dev vx; ip addr del 192.0.2.8/32 dev vx");

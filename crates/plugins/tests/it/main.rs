@@ -5,7 +5,6 @@
 
 extern crate netwright_plugins as plugins;
 
-mod astray;
 mod bandwidth;
 mod bridge;
 mod chain;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::terms::Terms;
 use super::{Backend, BackendId, Offers, PeerEnd, PeerObjects};
-use crate::identity::TunnelLink;
+use crate::identity::{Mark, TunnelLink};
 use crate::node::{Dialect, Node, Underlay};
 use crate::object::{Encapsulation, Key, Nexthop, Numbers, Tunnel, TunnelKind, Value};
 use crate::path::{Argument, Ends, Hop, Offer};
@@ -138,13 +138,13 @@ fn find_tunnel(
         let is_of_cluster = link.backend == ID
             && link.numbers == Numbers { id: Some(vni), port: Some(port) }
             && link.local.is_some_and(|local| IpFamily::of(local) == family);
-        let is_ours = link.is_marked && names.iter().any(|name| **name == *link.name);
+        let is_ours = link.mark == Mark::Ours && names.iter().any(|name| **name == *link.name);
         is_of_cluster && (is_ours || flannels == Some(&*link.name))
     };
     let link = links.iter().find(is_it)?;
     // The address of our tunnel follows from the node, and another program may have changed the
     // link's.
-    let mac = link.mac.filter(|_| !link.is_marked);
+    let mac = link.mac.filter(|_| link.mark != Mark::Ours);
     Some(ExistingTunnel { name: link.name.clone(), mac })
 }
 

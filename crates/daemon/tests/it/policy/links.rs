@@ -39,11 +39,12 @@ impl Scene {
             pod
         });
         for [db, web, other] in [&routed, &bridged] {
-            // The other one can send as `web`, and `db` counts what comes from there.
+            // The other one can send as `web`, and `db` counts what opens connections from there: the
+            // last packets of an earlier one may be late.
             other.container.sh(&format!("ip addr add {}/32 dev lo", web.v4()));
             db.container.sh(&format!(
                 "nft 'add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; \
-                 add rule inet t c ip saddr {} counter'",
+                 add rule inet t c ip saddr {} tcp flags & (syn | ack) == syn counter'",
                 web.v4()
             ));
         }

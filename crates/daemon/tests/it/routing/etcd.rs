@@ -402,10 +402,12 @@ fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
              10.244.1.0-24's now: other nodes do not reach them any more",
         )
     });
-    wait_until("it to be ready", || is_ready(&fabric, 0));
     assert_eq!(leases(&etcd)["10.244.1.0-24"].value, theirs);
     let prefix = new.replace('-', "/");
-    assert_eq!(fabric.routes(0)["prefixes"], json!([prefix]));
+    // Until it takes the lease, it is ready with the first.
+    wait_until("the other prefix", || {
+        is_ready(&fabric, 0) && fabric.routes(0)["prefixes"] == json!([prefix])
+    });
     assert_pings(&fabric.nodes[0].host, "10.244.1.2");
     // The files for pods are written last.
     let subnet = format!("FLANNEL_SUBNET={}\n", prefix.replace(".0/", ".1/"));

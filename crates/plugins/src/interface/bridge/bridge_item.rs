@@ -6,7 +6,7 @@ use state::{Index, LOCK_TIMEOUT};
 use wanted::{Bridge, Place};
 
 use super::bridge_link::{
-    BridgeNote, create, filters_vlans, learns_past_filters, object, read_note, write_note,
+    BridgeNote, change, create, filters_vlans, learns_past_filters, object, read_note, write_note,
 };
 use super::port::on_off;
 use crate::engine::{Comparison, Mismatch, Picture, differs, sound};
@@ -105,18 +105,13 @@ pub(super) fn restore(
     };
     let note = read_note(index, name)?;
     let no_stp = wanted.ours && has_unwanted_stp(host, &link)?;
-    let differs = wanted.promiscuous != link.promiscuous();
+    let lacks = change(wanted, &link);
+    let too_promiscuous = wanted.ours && !wanted.promiscuous && link.promiscuous();
     let set = LinkSet {
-        up: (!link.up()).then_some(true),
-        promiscuous: (differs && (wanted.ours || wanted.promiscuous)).then_some(wanted.promiscuous),
+        promiscuous: lacks.promiscuous.or(too_promiscuous.then_some(false)),
         mac: mac.filter(|mac| wanted.ours && link.mac != Some(*mac)),
-        bridge: BridgeOptions {
-            vlan_filtering: (wanted.vlan_filtering && !filters_vlans(&link)).then_some(true),
-            stp: no_stp.then_some(false),
-            link_local_learning: learns_past_filters(wanted, &link).then_some(false),
-            ..BridgeOptions::default()
-        },
-        ..LinkSet::default()
+        bridge: BridgeOptions { stp: no_stp.then_some(false), ..lacks.bridge },
+        ..lacks
     };
     let learns = set.bridge.link_local_learning.is_some();
     let accepted = match wanted.hears_routers {

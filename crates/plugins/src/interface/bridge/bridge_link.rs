@@ -503,19 +503,12 @@ fn adjust(
     pin_mac: bool,
 ) -> Result<(), Failure> {
     let set = LinkSet {
-        up: (!link.up()).then_some(true),
-        promiscuous: (wanted.promiscuous && !link.promiscuous()).then_some(true),
         mtu: wanted.mtu.filter(|mtu| ours && *mtu != link.mtu),
-        bridge: BridgeOptions {
-            vlan_filtering: (wanted.vlan_filtering && !filters_vlans(link)).then_some(true),
-            link_local_learning: learns_past_filters(wanted, link).then_some(false),
-            ..BridgeOptions::default()
-        },
         // Fixes the hardware address, which would otherwise change with the ports; an empty bridge
         // has none.
         mac: pin_mac
             .then(|| link.mac.filter(|mac| mac.is_unicast()).unwrap_or_else(kernel::mac::random)),
-        ..LinkSet::default()
+        ..change(wanted, link)
     };
     if set == LinkSet::default() {
         return Ok(());
@@ -527,6 +520,21 @@ fn adjust(
         return bring_up(host, link.index, mac, set);
     }
     Ok(host.apply_one(&Change::SetLink { ifindex: link.index, set })?)
+}
+
+/// Returns what a bridge that is there lacks of what attachments need, whoever made it. A new one is
+/// made with [`options`].
+pub(super) fn change(wanted: &Bridge, link: &Link) -> LinkSet {
+    LinkSet {
+        up: (!link.up()).then_some(true),
+        promiscuous: (wanted.promiscuous && !link.promiscuous()).then_some(true),
+        bridge: BridgeOptions {
+            vlan_filtering: (wanted.vlan_filtering && !filters_vlans(link)).then_some(true),
+            link_local_learning: learns_past_filters(wanted, link).then_some(false),
+            ..BridgeOptions::default()
+        },
+        ..LinkSet::default()
+    }
 }
 
 pub(super) fn filters_vlans(link: &Link) -> bool {

@@ -296,6 +296,58 @@ pub(crate) fn second(subject: &Subject, family: Family) {
     assert_settles(&base, &node);
 }
 
+/// Makes one path of each kind that leads to no namespace, and names the kind.
+fn nowhere(node: &Node) -> Vec<(&'static str, String)> {
+    let dir = node.dir("astray");
+    let at = |name: &str| dir.join(name).display().to_string();
+    node.sh(&format!("ln -s {0} {0}; touch {1}", at("loop"), at("file")));
+    vec![
+        ("ENOENT", at("nothing")),
+        ("ENOTDIR", at("file/netns")),
+        ("ELOOP", at("loop")),
+        ("ENAMETOOLONG", at(&"x".repeat(300))),
+        ("no namespace", at("file")),
+        ("a device", "/dev/null".to_owned()),
+        ("a folder", at("")),
+    ]
+}
+
+/// DEL with a path that leads nowhere takes what ADD made and the addresses, while the container
+/// lives on under another path; what was in it alone may stay. DEL of an attachment that was never
+/// made, with a path to another container, leaves that one as it is.
+pub(crate) fn astray(subject: &Subject, family: Family) {
+    let node = warm(subject, "astray", family);
+    let base = look(&node);
+    let reserved = addresses(&node);
+    for (number, (what, path)) in (1..).zip(nowhere(&node)) {
+        let c1 = node.container(&format!("c{number}"));
+        let keys = (subject.config)(&node, &c1, family);
+        run(subject, &node, "ADD", &c1, &keys).call().ok();
+        // `loopback` keeps no record, and is never a container's only network.
+        if subject.plugin != "loopback" {
+            // A link that was lent looks for duplicates of its address.
+            c1.sh("timeout 10 sh -c 'while ip -6 addr show tentative | grep -q inet6; do sleep 0.02; done'");
+            let inside = Snapshot::of(&c1);
+            run(subject, &node, "DEL", &c1, &keys).id("never-added").call().silent();
+            inside.assert_same(&Snapshot::of(&c1));
+        }
+        for _ in 0..2 {
+            run(subject, &node, "DEL", &c1, &keys).netns(&path).call().silent();
+        }
+        assert_eq!(addresses(&node), reserved, "{what}");
+        if keys.get("prevResult").is_none() {
+            let left = c1.sh("ip -o link show | grep -v ' lo:' | wc -l");
+            assert_eq!(left.trim(), "0", "{what}: its interface is still there");
+        }
+        drop(c1);
+        node.sh(&format!("ip link del vc{number} 2>/dev/null || true"));
+    }
+    // Devices that were lent are home again.
+    if subject.plugin != "host-device" {
+        assert_settles(&base, &node);
+    }
+}
+
 /// GC leaves an attachment whose ADD, DEL or repair is running, and reports that; afterwards it
 /// removes it.
 pub(crate) fn gc_alone(subject: &Subject, family: Family) {
@@ -423,7 +475,8 @@ macro_rules! tests {
             matrix_status_v4 status V4, matrix_status_v6 status V6, matrix_status_dual status Dual);
         $crate::support::matrix::each!($subject, "root";
             gc_leaves_alone_what_somebody_is_at gc_alone V4,
-            an_add_in_another_namespace_leaves_the_first_alone second Dual);
+            an_add_in_another_namespace_leaves_the_first_alone second Dual,
+            del_by_a_path_that_leads_nowhere_takes_everything astray Dual);
         $crate::support::matrix::each!($subject, "root", "program:strace";
             an_add_killed_anywhere_leaves_nothing killed Dual);
         $crate::support::matrix::each!($subject, $($modules),+;
@@ -443,7 +496,8 @@ macro_rules! vm_tests {
             vm_matrix_add_v4 add V4, vm_matrix_add_v6 add V6, vm_matrix_del_v4 del V4, vm_matrix_del_v6 del V6,
             vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6,
             vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6,
-            vm_gc_leaves_alone_what_somebody_is_at gc_alone V4);
+            vm_gc_leaves_alone_what_somebody_is_at gc_alone V4,
+            vm_del_by_a_path_that_leads_nowhere_takes_everything astray Dual);
         $crate::support::matrix::each!($subject, "root", "full", "program:strace", $($feature),+;
             vm_an_add_killed_anywhere_leaves_nothing killed Dual);
         $crate::support::matrix::each!($subject, "root", "module-requests", $($feature),+;

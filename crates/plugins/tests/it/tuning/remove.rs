@@ -175,6 +175,21 @@ fn another_namespace_at_the_same_path_is_left_alone() {
     drop(before);
 }
 
+/// The path of a DEL may lead to another container by now. A backup of the reference's that names the
+/// removed one is no reason to change it.
+#[test]
+fn what_the_reference_saved_is_not_given_to_another_container() {
+    let node = Node::new("tun-anothers");
+    let c2 = container(&node, "c2");
+    let data_dir = node.dir("tuning");
+    let config = json!({ "mtu": 1400, "dataDir": data_dir });
+    add(&node, &c2, &config).call().ok();
+    let before = Picture::of(&c2);
+    fs::write(data_dir.join("c1_eth0.json"), r#"{"mtu": 1300}"#).unwrap();
+    del(&node, &c2).id("c1").config(config).call().silent();
+    before.assert_same(&Picture::of(&c2));
+}
+
 #[test]
 fn a_sysctl_stays_while_another_attachment_of_the_container_wants_it() {
     let node = Node::new("tun-two");
