@@ -1,9 +1,9 @@
 //! Collects what deleted containers left behind, for runtimes that never do.
 //!
 //! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]) and no
-//! runtime keeps anything of its container below `/run` ([`runtimes`]), and both have been true for
-//! a grace time: a runtime also needs time for DEL. Where either cannot be determined, nothing is
-//! removed. Without `act` the service only reports.
+//! runtime keeps anything of its container below `/run` (`collect/runtimes.rs`), and both have been
+//! true for a grace time: a runtime also needs time for DEL. Where either cannot be determined,
+//! nothing is removed. Without `act` the service only reports.
 //!
 //! The service removes each attachment by DEL, with the configuration with which it was made. It
 //! does not use the verb GC: GC needs a list of all valid attachments, and we do not know the
