@@ -313,8 +313,7 @@ fn nowhere(node: &Node) -> Vec<(&'static str, String)> {
 }
 
 /// DEL with a path that leads nowhere takes what ADD made and the addresses, while the container
-/// lives on under another path; what was in it alone may stay. DEL of an attachment that was never
-/// made, with a path to another container, leaves that one as it is.
+/// lives on under another path; what was in it alone may stay.
 pub(crate) fn astray(subject: &Subject, family: Family) {
     let node = warm(subject, "astray", family);
     let base = look(&node);
@@ -323,14 +322,6 @@ pub(crate) fn astray(subject: &Subject, family: Family) {
         let c1 = node.container(&format!("c{number}"));
         let keys = (subject.config)(&node, &c1, family);
         run(subject, &node, "ADD", &c1, &keys).call().ok();
-        // `loopback` keeps no record, and is never a container's only network.
-        if subject.plugin != "loopback" {
-            // A link that was lent looks for duplicates of its address.
-            c1.sh("timeout 10 sh -c 'while ip -6 addr show tentative | grep -q inet6; do sleep 0.02; done'");
-            let inside = Snapshot::of(&c1);
-            run(subject, &node, "DEL", &c1, &keys).id("never-added").call().silent();
-            inside.assert_same(&Snapshot::of(&c1));
-        }
         for _ in 0..2 {
             run(subject, &node, "DEL", &c1, &keys).netns(&path).call().silent();
         }
@@ -346,6 +337,26 @@ pub(crate) fn astray(subject: &Subject, family: Family) {
     if subject.plugin != "host-device" {
         assert_settles(&base, &node);
     }
+}
+
+/// DEL of an attachment that was never made, by a path that leads to another container, leaves that
+/// one as it is.
+pub(crate) fn never_made(subject: &Subject, family: Family) {
+    let node = warm(subject, "never-made", family);
+    let c1 = node.container("c1");
+    let keys = (subject.config)(&node, &c1, family);
+    run(subject, &node, "ADD", &c1, &keys).call().ok();
+    // `loopback` keeps no record, and is never a container's only network.
+    if subject.plugin == "loopback" {
+        node.run("bridge", "ADD").to(&c1).config(json!({ "bridge": "br0" })).call().ok();
+    }
+    // A link that was lent looks for duplicates of its address.
+    c1.sh(
+        "timeout 10 sh -c 'while ip -6 addr show tentative | grep -q inet6; do sleep 0.02; done'",
+    );
+    let before = Snapshot::of(&c1);
+    run(subject, &node, "DEL", &c1, &keys).id("never-made").call().silent();
+    before.assert_same(&Snapshot::of(&c1));
 }
 
 /// GC leaves an attachment whose ADD, DEL or repair is running, and reports that; afterwards it
@@ -476,7 +487,8 @@ macro_rules! tests {
         $crate::support::matrix::each!($subject, "root";
             gc_leaves_alone_what_somebody_is_at gc_alone V4,
             an_add_in_another_namespace_leaves_the_first_alone second Dual,
-            del_by_a_path_that_leads_nowhere_takes_everything astray Dual);
+            del_by_a_path_that_leads_nowhere_takes_everything astray Dual,
+            del_of_what_was_never_made_changes_no_other_container never_made Dual);
         $crate::support::matrix::each!($subject, "root", "program:strace";
             an_add_killed_anywhere_leaves_nothing killed Dual);
         $crate::support::matrix::each!($subject, $($modules),+;
@@ -497,7 +509,8 @@ macro_rules! vm_tests {
             vm_matrix_check_v4 check V4, vm_matrix_check_v6 check V6, vm_matrix_gc_v4 gc V4, vm_matrix_gc_v6 gc V6,
             vm_matrix_status_v4 status V4, vm_matrix_status_v6 status V6,
             vm_gc_leaves_alone_what_somebody_is_at gc_alone V4,
-            vm_del_by_a_path_that_leads_nowhere_takes_everything astray Dual);
+            vm_del_by_a_path_that_leads_nowhere_takes_everything astray Dual,
+            vm_del_of_what_was_never_made_changes_no_other_container never_made Dual);
         $crate::support::matrix::each!($subject, "root", "full", "program:strace", $($feature),+;
             vm_an_add_killed_anywhere_leaves_nothing killed Dual);
         $crate::support::matrix::each!($subject, "root", "module-requests", $($feature),+;
