@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use service_kit::attendant;
 use service_kit::command_line::{
     CONFIGURATION, apply_keys, configuration, configuration_of, flags, is_json, json, output,
+    socket, socket_of,
 };
 use service_kit::exchange::{NoAnswer, ask};
 use service_kit::stdio;
@@ -42,7 +43,6 @@ const NETWORK: &str = "network";
 const FILES: &str = "file";
 const EXPECT: &str = "expect";
 const FOLLOW: &str = "follow";
-const SOCKET: &str = "socketpath";
 
 /// The file's name that means standard input.
 const STREAM: &str = "-";
@@ -60,11 +60,8 @@ const NOT_JUDGED: u8 = 3;
 /// Returns the command.
 pub fn command() -> Command {
     let common = |command: Command| {
-        let socket = Arg::new(SOCKET)
-            .long(SOCKET)
-            .value_name("PATH")
-            .value_parser(ValueParser::path_buf())
-            .help("where the service answers [default: /run/netwright/agent/policy.sock]");
+        let socket =
+            socket("where the service answers [default: /run/netwright/agent/policy.sock]");
         command.arg(output()).arg(socket)
     };
     let files = || {
@@ -357,10 +354,7 @@ fn answer_of(
     roots: &Roots,
     question: &str,
 ) -> Result<Vec<u8>, CommandFailure> {
-    let path = match matches.get_one::<PathBuf>(SOCKET) {
-        Some(path) => path.clone(),
-        None => attendant::socket(roots, "policy"),
-    };
+    let path = socket_of(matches).unwrap_or_else(|| attendant::socket(roots, "policy"));
     let shown = path.display();
     match ask(&path, question, TIMEOUT) {
         Ok((200, body)) => Ok(body),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use agent::metrics::Figure;
 use policy::program::OPEN;
 use policy::{Direction, PolicyId};
+use service_kit::counts::ChangeCounts;
 
 use super::log::Counters;
 use super::records::Attachment;
@@ -13,47 +14,29 @@ use super::shared::SharedEngine;
 
 /// What is counted while work is done; copies share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counts(Arc<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    made: AtomicU64,
-    refused: AtomicU64,
-    put_back: AtomicU64,
-    cuts: AtomicU64,
+pub(super) struct Counts {
+    /// Transactions.
+    pub(super) changes: ChangeCounts,
+    cuts: Arc<AtomicU64>,
 }
 
 impl Counts {
-    /// A transaction was made, or the kernel refused it.
-    pub(super) fn changed(&self, made: bool) {
-        let which = if made { &self.0.made } else { &self.0.refused };
-        which.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Something that another program had changed was put back.
-    pub(super) fn put_back(&self) {
-        self.0.put_back.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Counts connections that were ended.
     pub(super) fn cut(&self, count: usize) {
-        self.0.cuts.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.cuts.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
 
 /// Returns what is known, and what was counted.
 pub(super) fn figures(shared: &SharedEngine, counts: &Counts, counters: &Counters) -> Vec<Figure> {
     let mut figures = of_engine(shared);
-    let counted = |which: &AtomicU64| which.load(Ordering::Relaxed);
-    let changes = |result: &str, which: &AtomicU64| {
-        Figure::new("netwright_policy_transactions_total", counted(which)).by("result", result)
-    };
-    figures.extend([
-        changes("made", &counts.0.made),
-        changes("refused", &counts.0.refused),
-        Figure::new("netwright_policy_put_back_total", counted(&counts.0.put_back)),
-        Figure::new("netwright_policy_cuts_total", counted(&counts.0.cuts)),
-    ]);
+    figures.extend(
+        counts
+            .changes
+            .figures("netwright_policy_transactions_total", "netwright_policy_put_back_total"),
+    );
+    let cuts = counts.cuts.load(Ordering::Relaxed);
+    figures.push(Figure::new("netwright_policy_cuts_total", cuts));
     if let Some(dropped) = counters.dropped() {
         let drops = [
             ("ingress", dropped.incoming),

@@ -641,7 +641,7 @@ impl Service {
     fn bring_inside(&mut self, closed: &BTreeSet<Id>, all: bool) {
         let brought = self.filter.bring_inside(&self.shared, closed, all);
         match &brought {
-            Ok(count) => (0..*count).for_each(|_| self.counts.put_back()),
+            Ok(count) => (0..*count).for_each(|_| self.counts.changes.put_back()),
             Err(error) => tracing::error!(error = words(error), "containers are not judged"),
         }
         if brought.is_err() || self.filter.inside().is_refused() {
@@ -688,7 +688,7 @@ impl Service {
         if !todo.bring {
             match self.filter.apply(&todo.steps) {
                 Ok(()) => {
-                    self.counts.changed(true);
+                    self.counts.changes.changed(true);
                     return Ok(());
                 }
                 // Another program has changed the table, or a plugin has closed an address
@@ -714,16 +714,16 @@ impl Service {
             }
             Err(why) => {
                 tracing::error!(error = why, "the packet filter is not as it should be");
-                self.counts.changed(false);
+                self.counts.changes.changed(false);
                 self.pace.hurry(Instant::now());
                 self.refused = Some(why.clone());
                 return Err(why);
             }
         };
         let Some(first) = lines.first() else { return Ok(()) };
-        self.counts.changed(true);
+        self.counts.changes.changed(true);
         if is_as_it_was {
-            self.counts.put_back();
+            self.counts.changes.put_back();
             let count = lines.len();
             tracing::warn!(%first, count, "put back what another program has changed");
             let all = self.shared.engine().all_concern();
@@ -771,7 +771,7 @@ impl Service {
     fn look_at_links(&mut self) {
         let Repairs { count, addresses } = self.links.look(&self.shared, &self.health);
         if 0 < count {
-            self.counts.put_back();
+            self.counts.changes.put_back();
             self.judge_again(Concern { local: addresses, others: BTreeSet::new() });
         }
     }

@@ -2,11 +2,9 @@
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use agent::load;
-use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command};
 use jiff::Timestamp;
 use routing::Block;
@@ -14,7 +12,7 @@ use routing::routing::{Phase, Target};
 use routing::show::{Explanation, PeerState, Row, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use service_kit::command_line::{self, is_json, json, output};
+use service_kit::command_line::{self, is_json, json, output, socket, socket_of};
 use service_kit::exchange::{NoAnswer, ask};
 use service_kit::stdio::{self, columns};
 use service_kit::stop::Stop;
@@ -24,7 +22,6 @@ use crate::probe::{self, ProbeReport};
 
 const ADDRESS: &str = "address";
 const NODES: &str = "node";
-const SOCKET: &str = "socketpath";
 
 /// How long the service may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,11 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns the command.
 pub fn command() -> Command {
     let common = |command: Command| {
-        let socket = Arg::new(SOCKET)
-            .long(SOCKET)
-            .value_name("PATH")
-            .value_parser(ValueParser::path_buf())
-            .help("where the service listens [default: as the configuration says]");
+        let socket = socket("where the service listens [default: as the configuration says]");
         command.arg(command_line::configuration()).arg(output()).arg(socket)
     };
     let address = Arg::new(ADDRESS)
@@ -146,11 +139,10 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Stop> {
 }
 
 fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
-    let path = match matches.get_one::<PathBuf>(SOCKET) {
-        Some(path) => path.clone(),
-        // What is wrong with the rest of it is `config check`'s to say.
-        None => load::read(&command_line::configuration_of(matches)).0.config.routing.socketpath,
-    };
+    // What is wrong with the rest of the configuration is `config check`'s to say.
+    let configured =
+        || load::read(&command_line::configuration_of(matches)).0.config.routing.socketpath;
+    let path = socket_of(matches).unwrap_or_else(configured);
     match ask(&path, question, TIMEOUT) {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),

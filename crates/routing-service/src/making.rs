@@ -47,7 +47,7 @@ pub(super) fn note<'a>(
     let now = context.clock.now();
     let mut routing = context.routing();
     for (change, result) in results {
-        context.counts.changed(result.is_ok());
+        context.counts.changes.changed(result.is_ok());
         if let Err(error) = result {
             if let Some(news) = routing.failed(change, &error, now) {
                 log(&news);

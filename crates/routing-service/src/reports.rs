@@ -90,7 +90,7 @@ impl Reports {
 
     /// Says what a look has restored first, since another program had changed it.
     pub(super) fn restored(context: &Context, first: &Change) {
-        context.counts.put_back();
+        context.counts.changes.put_back();
         match first {
             // That flanneld runs was reported.
             Change::RemoveForeign(..) => tracing::debug!(%first, "removed"),

@@ -8,7 +8,7 @@ use agent::keys::{self, Key, Table};
 use agent::load::{self, FILE, Identity, Source};
 use agent::setting::Form;
 use agent::{Config, LoadedConfig, accepted};
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -23,6 +23,8 @@ use crate::stop::Stop;
 pub const CONFIGURATION: &str = "configuration";
 
 const OUTPUT: &str = "output";
+
+const SOCKET: &str = "socketpath";
 
 /// The flag by which a service confines itself.
 const CONFINE: &str = "confine";
@@ -144,6 +146,17 @@ pub fn output() -> Arg {
         .value_parser(PossibleValuesParser::new(["text", "json"]))
         .default_value("text")
         .help("text or json")
+}
+
+/// The flag that names the socket of the service that is asked.
+pub fn socket(help: &'static str) -> Arg {
+    let path = Arg::new(SOCKET).long(SOCKET).value_name("PATH");
+    path.value_parser(ValueParser::path_buf()).help(help)
+}
+
+/// Returns the socket that a command line names.
+pub fn socket_of(matches: &ArgMatches) -> Option<PathBuf> {
+    matches.get_one::<PathBuf>(SOCKET).cloned()
 }
 
 /// Reports whether a command line asks for JSON.

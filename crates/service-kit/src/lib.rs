@@ -12,7 +12,7 @@
 //! | `asynchronous`, `line_server` | what asynchronous services run on, and the socket of messages by line |
 //! | `event_loop` | the loop of a service that one thread runs |
 //! | `poll`, `bell`, `outlet`, `folders` | what a loop waits for |
-//! | `pace`, `ready` | when a service looks again, and the record that it could do its work |
+//! | `pace`, `ready`, `counts` | when a service looks again, the record that it could do its work, and what it counts |
 //! | `listen`, `notify`, `clock`, `log`, `stdio` | the rest of the system around a service |
 //! | `own_user` | what root does for a service that runs as a user of its own |
 
@@ -23,6 +23,7 @@ pub mod attendant;
 pub mod bell;
 pub mod clock;
 pub mod command_line;
+pub mod counts;
 pub mod event_loop;
 pub mod exchange;
 pub mod folders;
