@@ -53,14 +53,12 @@ pub(super) enum Act {
 #[derive(Debug)]
 enum Symptom {
     /// Traffic on these ways gets no answer.
-    Ways(&'static [Way]),
+    Silent(&'static [Way]),
     /// A command on the node fails.
     Command(&'static str),
     /// It does not show yet, for this reason.
     Latent(&'static str),
 }
-
-use Symptom::Ways as Silent;
 
 /// What `doctor` must find.
 #[derive(Debug)]
@@ -222,7 +220,7 @@ fn without_advice(found: &[Value]) -> Option<String> {
 fn fails(fails: &Symptom, node: &Node, mistakes: &mut Vec<String>) -> String {
     match fails {
         Symptom::Latent(_) => String::new(),
-        Symptom::Ways(tried) => {
+        Symptom::Silent(tried) => {
             let silent = node.silent(tried);
             let answered = tried.iter().filter(|way| !silent.contains(way));
             mistakes.extend(answered.map(|way| format!("it is not broken: {way:?} is answered")));

@@ -42,7 +42,7 @@ pub(super) const BELOW: &[Situation] = &[
         number: 49,
         is: "netem loses what is for a container",
         breaks: Act::Sh("tc qdisc add dev {p1} root netem loss 100%"),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("queue-loses", "{p1} qdisc netem"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
@@ -51,7 +51,7 @@ pub(super) const BELOW: &[Situation] = &[
         number: 53,
         is: "netem holds what is for a container for longer than programs wait",
         breaks: Act::Sh("tc qdisc add dev {p1} root netem delay 5s"),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("queue-delays", "{p1}"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} root 2>/dev/null || true"),
@@ -63,7 +63,7 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} clsact; \
              tc filter add dev {p1} ingress pref 10 protocol ip matchall action drop",
         ),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("tc-drops", "{p1} ingress filter 10"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
@@ -76,7 +76,7 @@ pub(super) const BELOW: &[Situation] = &[
              tc filter add dev {p1} ingress pref 10 protocol ip matchall \
              action mirred egress redirect dev up0",
         ),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("tc-drops", "{p1} ingress filter 10"),
         fix: Fix::Mends,
         mends: Act::Sh("tc qdisc del dev {p1} clsact 2>/dev/null || true"),
@@ -89,7 +89,7 @@ pub(super) const BELOW: &[Situation] = &[
             "tc qdisc add dev {p1} clsact; \
              tc filter add dev {p1} ingress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
         ),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("program-drops", "{p1} ingress"),
         fix: Fix::Hint(HintReason::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("tc qdisc del dev {p1} clsact"),
@@ -101,7 +101,7 @@ pub(super) const BELOW: &[Situation] = &[
             "ip netns exec c1 tc qdisc add dev eth0 clsact; \
              ip netns exec c1 tc filter add dev eth0 egress pref 10 protocol ip bpf da bytecode '1,6 0 0 2,'",
         ),
-        fails: Symptom::Ways(ALL),
+        fails: Symptom::Silent(ALL),
         finds: ExpectedFinding::First("program-drops", "c1: eth0 egress"),
         fix: Fix::Hint(HintReason::Program, "whose program it is, the agent's own tool says"),
         mends: Act::Sh("ip netns exec c1 tc qdisc del dev eth0 clsact"),
@@ -134,7 +134,7 @@ pub(super) const BELOW: &[Situation] = &[
         number: 51,
         is: "a route leads into WireGuard, whose peer is allowed no addresses",
         breaks: Act::Do(wireguard),
-        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("peer-not-allowed", "wg0: 203.0.113.0/24"),
         fix: Fix::Hint(HintReason::Program, "the program wg is not everywhere"),
         // c1 has learnt how little WireGuard carries, and would know it for ten minutes.
@@ -148,7 +148,7 @@ pub(super) const BELOW: &[Situation] = &[
              add chain ip below in { type filter hook prerouting priority -400; }; \
              add rule ip below in ip length > 1400 drop'",
         )),
-        fails: Symptom::Ways(&[Way::Large]),
+        fails: Symptom::Silent(&[Way::Large]),
         finds: ExpectedFinding::First("tunnel-mtu", "vx0"),
         fix: Fix::Hint(HintReason::Choice, "large packets are refused then, with a word"),
         mends: Act::Sh(
@@ -173,7 +173,7 @@ pub(super) const TUNNELS: &[Situation] = &[
              bridge fdb append 02:42:00:00:00:02 dev vx0 dst 198.51.100.77
              ip route add 203.0.113.0/24 via 10.9.0.2 dev vx0",
         ),
-        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("tunnel-astray", "vx0: 203.0.113.0/24"),
         fix: Fix::Hint(HintReason::Lost, "where the other node is now, its program knows"),
         mends: Act::Sh("ip link del vx0"),
@@ -186,7 +186,7 @@ pub(super) const TUNNELS: &[Situation] = &[
              add chain inet own in { type filter hook input priority 0; }; \
              add rule inet own in udp dport 4789 drop'",
         )),
-        fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("tunnel-dropped", "vx0: inet own/in rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh(
@@ -218,7 +218,7 @@ pub(super) const IPSEC: &[Situation] = &[Situation {
     number: 62,
     is: "a policy of IPsec that was left drops what containers send",
     breaks: Act::Sh("ip xfrm policy add src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd action block"),
-    fails: Symptom::Ways(&[Way::Out4, Way::Names, Way::Large]),
+    fails: Symptom::Silent(&[Way::Out4, Way::Names, Way::Large]),
     finds: ExpectedFinding::First("ipsec-drops", "policy src 10.88.0.0/24 dst 203.0.113.0/24"),
     fix: Fix::Hint(HintReason::Choice, "the policy may be meant, and its tunnel down"),
     mends: Act::Sh("ip xfrm policy delete src 10.88.0.0/24 dst 203.0.113.0/24 dir fwd"),

@@ -8,7 +8,7 @@ pub(super) const FILTERS: &[Situation] = &[
         number: 2,
         is: "another program's iptables rule drops forwarded packets",
         breaks: Act::Sh("iptables-nft -I FORWARD -j DROP"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("forward-dropped", "ip filter/FORWARD rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip filter"),
@@ -21,7 +21,7 @@ pub(super) const FILTERS: &[Situation] = &[
              add chain ip other pre { type nat hook prerouting priority -100; }; \
              add rule ip other pre tcp dport 8080 dnat to 10.88.0.99:80'",
         ),
-        fails: Symptom::Ways(&[Way::Published]),
+        fails: Symptom::Silent(&[Way::Published]),
         finds: ExpectedFinding::First("port-redirected", "ip other/pre rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip other"),
@@ -30,7 +30,7 @@ pub(super) const FILTERS: &[Situation] = &[
         number: 16,
         is: "the whole rule set was flushed",
         breaks: Act::Sh("nft flush ruleset"),
-        fails: Symptom::Ways(&[
+        fails: Symptom::Silent(&[
             Way::Out4,
             Way::Out6,
             Way::Published,
@@ -52,7 +52,7 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet firewalld filter_FORWARD iifname \"lo\" accept; \
              add rule inet firewalld filter_FORWARD reject with icmpx type admin-prohibited'",
         ),
-        fails: Symptom::Ways(&[Way::Out4, Way::Out6, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names]),
         finds: ExpectedFinding::First("forward-dropped", "inet firewalld/filter_FORWARD rule 4"),
         fix: Fix::Hint(
             HintReason::Program,
@@ -68,7 +68,7 @@ pub(super) const FILTERS: &[Situation] = &[
              add chain bridge foreign forward { type filter hook forward priority 0; }; \
              add rule bridge foreign forward ether type ip drop'",
         ),
-        fails: Symptom::Ways(&[Way::Between]),
+        fails: Symptom::Silent(&[Way::Between]),
         finds: ExpectedFinding::First("bridge-dropped", "bridge foreign/forward rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table bridge foreign"),
@@ -83,7 +83,7 @@ pub(super) const FILTERS: &[Situation] = &[
              add rule inet hostfw input ct state established,related accept'; \
              ip neigh flush all; ip -n c1 neigh flush all; ip -n outside neigh flush all",
         ),
-        fails: Symptom::Ways(&[Way::Out6]),
+        fails: Symptom::Silent(&[Way::Out6]),
         finds: ExpectedFinding::First("input-dropped", "inet hostfw/input policy"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table inet hostfw"),
@@ -100,7 +100,7 @@ pub(super) const FRAMES: &[Situation] = &[
              add chain netdev own in { type filter hook ingress device \"{p1}\" priority 0; }; \
              add rule netdev own in drop'",
         ),
-        fails: Symptom::Ways(Way::BY_ITS_LINK),
+        fails: Symptom::Silent(Way::BY_ITS_LINK),
         finds: ExpectedFinding::First("bridge-dropped", "netdev own/in rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table netdev own"),
@@ -109,7 +109,7 @@ pub(super) const FRAMES: &[Situation] = &[
         number: 62,
         is: "a rule of ebtables drops between the ports of bridges",
         breaks: Act::Sh("ebtables-nft -A FORWARD -j DROP"),
-        fails: Symptom::Ways(&[Way::Between]),
+        fails: Symptom::Silent(&[Way::Between]),
         finds: ExpectedFinding::First("bridge-dropped", "bridge filter/FORWARD rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table bridge filter"),
@@ -118,7 +118,7 @@ pub(super) const FRAMES: &[Situation] = &[
         number: 63,
         is: "a rule of ebtables drops what the node sends to the ports of bridges",
         breaks: Act::Sh("ebtables-nft -A OUTPUT -p IPv4 --ip-dst {a1} --ip-proto tcp -j DROP"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::PublishedHere, Way::FromNode]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::PublishedHere, Way::FromNode]),
         finds: ExpectedFinding::First("bridge-dropped", "bridge filter/OUTPUT rule 1"),
         fix: Fix::Hint(HintReason::Choice, "no rule there tells answers from other packets"),
         mends: Act::Sh("nft delete table bridge filter"),
@@ -129,7 +129,7 @@ pub(super) const LEGACY: &[Situation] = &[Situation {
     number: 3,
     is: "the policy of legacy iptables drops what is forwarded",
     breaks: Act::Sh("iptables-legacy -P FORWARD DROP"),
-    fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+    fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
     finds: ExpectedFinding::First("forward-dropped", "iptables filter/FORWARD policy"),
     fix: Fix::Mends,
     mends: Act::Sh("iptables-legacy -P FORWARD ACCEPT"),

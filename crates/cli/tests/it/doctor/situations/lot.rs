@@ -56,7 +56,7 @@ fn ten_that_are_drawn_are_told_in_words() {
 /// The complaint of a person who asks for help.
 fn heard(fails: &Symptom) -> String {
     match fails {
-        Symptom::Ways(ways) => {
+        Symptom::Silent(ways) => {
             let words: Vec<&str> = ways.iter().map(|way| way.words()).collect();
             words.join("; ")
         }

@@ -11,7 +11,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         number: 1,
         is: "the program accepts no connections any more",
         breaks: Act::Do(|node| node.hang(true)),
-        fails: Symptom::Ways(SERVED),
+        fails: Symptom::Silent(SERVED),
         finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
         fix: Fix::Hint(HintReason::Program, "only its owner knows the program"),
         mends: Act::Do(|node| node.hang(false)),
@@ -20,7 +20,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         number: 2,
         is: "the program is stopped by a signal",
         breaks: Act::Do(Node::stop_program),
-        fails: Symptom::Ways(SERVED),
+        fails: Symptom::Silent(SERVED),
         finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
         fix: Fix::Hint(HintReason::Choice, "it may be debugged"),
         mends: Act::Do(|node| {
@@ -36,7 +36,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
             node.run("ip netns exec c1 sysctl -qw net.ipv6.bindv6only=1");
             node.serve(Some("[::]:80"));
         }),
-        fails: Symptom::Ways(SERVED),
+        fails: Symptom::Silent(SERVED),
         finds: ExpectedFinding::First("nothing-listens", "c1:80/tcp"),
         fix: Fix::Hint(HintReason::Program, "it is the program's configuration"),
         mends: Act::Do(|node| {
@@ -52,7 +52,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
             node.read_queue("hold");
             node.run("iptables-nft -I FORWARD -j NFQUEUE --queue-num 7");
         }),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("forward-dropped", "ip filter/FORWARD rule 1"),
         fix: Fix::Hint(HintReason::Program, "its owner must see why it hangs"),
         mends: Act::Do(|node| {
@@ -64,7 +64,7 @@ pub(super) const PROGRAMS: &[Situation] = &[
         number: 5,
         is: "the program's control group is frozen",
         breaks: Act::Do(Node::freeze_program),
-        fails: Symptom::Ways(SERVED),
+        fails: Symptom::Silent(SERVED),
         finds: ExpectedFinding::First("program-hangs", "c1:80/tcp"),
         fix: Fix::Hint(HintReason::Choice, "it may be paused on purpose"),
         mends: Act::Do(|node| {

@@ -7,12 +7,12 @@ use serde_json::Value;
 use testkit::Lab;
 
 use super::node::{MENDED, Node, Way, findings};
-use super::{Act, ExpectedFinding, Fix, HintReason, Silent, Situation};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 /// Commands after those that give the server another address of each IP version, which c1 reaches.
 /// An administrator drops what goes there.
 macro_rules! with_a_secret {
-    ($more:literal $(,)?) => {
+    ($more:expr $(,)?) => {
         concat!(
             "ip -n server addr add 203.0.113.9/24 dev eth0
              ip -n server addr add 2001:db8:5::9/64 dev eth0 nodad preferred_lft 0
@@ -34,6 +34,43 @@ macro_rules! without_it {
              ip -n server addr del 203.0.113.9/24 dev eth0
              ip -n server addr del 2001:db8:5::9/64 dev eth0"
         )
+    };
+}
+
+/// The policy of `iptables-nft` or `iptables-legacy` drops, below what an administrator drops.
+macro_rules! iptables_policy {
+    ($kind:literal) => {
+        with_a_secret!(concat!(
+            "for version in '' 6
+             do tool=ip${version}tables-",
+            $kind,
+            "
+                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j DROP
+                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
+                $tool -P FORWARD DROP
+             done"
+        ))
+    };
+}
+
+/// A chain of theirs drops that many rules use, those of an administrator too.
+macro_rules! iptables_shared_chain {
+    ($kind:literal) => {
+        with_a_secret!(concat!(
+            "for version in '' 6
+             do tool=ip${version}tables-",
+            $kind,
+            "
+                $tool -N LOGDROP
+                $tool -A LOGDROP -j DROP
+                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j LOGDROP
+                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
+                $tool -A FORWARD -i cni0 -j LOGDROP
+                $tool -A FORWARD -i tun0 -j LOGDROP
+             done"
+        ))
     };
 }
 
@@ -62,7 +99,7 @@ pub(super) const PROTECTED: &[Situation] = &[
              add rule inet fw forward ct state established,related accept; \
              add rule inet fw forward ct status dnat accept'"
         )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "inet fw/forward policy"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -79,7 +116,7 @@ pub(super) const PROTECTED: &[Situation] = &[
              add rule inet fw forward ct status dnat accept; \
              add rule inet fw forward reject'"
         )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "inet fw/forward rule 5"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -87,16 +124,8 @@ pub(super) const PROTECTED: &[Situation] = &[
     Situation {
         number: 3,
         is: "the policy of iptables drops, below what an administrator drops",
-        breaks: Act::Sh(with_a_secret!(
-            "for version in '' 6
-             do tool=ip${version}tables-nft
-                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j DROP
-                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
-                $tool -P FORWARD DROP
-             done"
-        )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        breaks: Act::Sh(iptables_policy!("nft")),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "filter/FORWARD policy"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -116,7 +145,7 @@ pub(super) const PROTECTED: &[Situation] = &[
              add rule inet fw forward iifname \"cni0\" jump logdrop; \
              add rule inet fw forward iifname \"tun0\" jump logdrop'"
         )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "inet fw/logdrop rule 1"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -124,19 +153,8 @@ pub(super) const PROTECTED: &[Situation] = &[
     Situation {
         number: 5,
         is: "a chain that many rules of iptables use drops",
-        breaks: Act::Sh(with_a_secret!(
-            "for version in '' 6
-             do tool=ip${version}tables-nft
-                $tool -N LOGDROP
-                $tool -A LOGDROP -j DROP
-                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j LOGDROP
-                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
-                $tool -A FORWARD -i cni0 -j LOGDROP
-                $tool -A FORWARD -i tun0 -j LOGDROP
-             done"
-        )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        breaks: Act::Sh(iptables_shared_chain!("nft")),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "filter/LOGDROP rule 1"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -157,7 +175,7 @@ pub(super) const PROTECTED: &[Situation] = &[
                 $tool -P FORWARD DROP
              done"
         )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "filter/FORWARD policy"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_TABLES),
@@ -174,7 +192,7 @@ pub(super) const PROTECTED: &[Situation] = &[
              add rule inet fw forward ct state established,related accept; \
              add rule inet fw forward iifname \"cni0\" accept'"
         )),
-        fails: Silent(&[Way::Published]),
+        fails: Symptom::Silent(&[Way::Published]),
         finds: ExpectedFinding::First("forward-dropped", "inet fw/forward policy"),
         fix: Fix::MendsBut(
             "! ip netns exec server python3 -c 'import socket; \
@@ -193,7 +211,7 @@ pub(super) const PROTECTED: &[Situation] = &[
              add rule inet fw forward ip daddr 203.0.113.9 drop; \
              add rule inet fw forward ip6 daddr 2001:db8:5::9 drop'"
         )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "inet fw/forward rule 1"),
         fix: Fix::Hint(
             HintReason::Choice,
@@ -207,16 +225,8 @@ pub(super) const LEGACY: &[Situation] = &[
     Situation {
         number: 9,
         is: "the policy of legacy iptables drops, below what an administrator drops",
-        breaks: Act::Sh(with_a_secret!(
-            "for version in '' 6
-             do tool=ip${version}tables-legacy
-                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j DROP
-                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
-                $tool -P FORWARD DROP
-             done"
-        )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        breaks: Act::Sh(iptables_policy!("legacy")),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "filter/FORWARD policy"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_LEGACY),
@@ -224,19 +234,8 @@ pub(super) const LEGACY: &[Situation] = &[
     Situation {
         number: 10,
         is: "a chain that many rules of legacy iptables use drops",
-        breaks: Act::Sh(with_a_secret!(
-            "for version in '' 6
-             do tool=ip${version}tables-legacy
-                $tool -N LOGDROP
-                $tool -A LOGDROP -j DROP
-                $tool -A FORWARD -d $(test $version && echo 2001:db8:5::9 || echo 203.0.113.9) -j LOGDROP
-                $tool -A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
-                $tool -A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
-                $tool -A FORWARD -i cni0 -j LOGDROP
-                $tool -A FORWARD -i tun0 -j LOGDROP
-             done"
-        )),
-        fails: Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
+        breaks: Act::Sh(iptables_shared_chain!("legacy")),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Names, Way::Large]),
         finds: ExpectedFinding::First("forward-dropped", "filter/LOGDROP rule 1"),
         fix: Fix::MendsBut(KEEPS),
         mends: Act::Sh(NO_LEGACY),

@@ -1,14 +1,14 @@
 //! Situations that operators have reported.
 
 use super::node::{Node, Way};
-use super::{Act, ExpectedFinding, Fix, HintReason, Silent, Situation, Symptom};
+use super::{Act, ExpectedFinding, Fix, HintReason, Situation, Symptom};
 
 pub(super) const REPORTED: &[Situation] = &[
     Situation {
         number: 1,
         is: "a rule of iptables takes what is for a published port from connection tracking",
         breaks: Act::Sh("iptables-nft -t raw -A PREROUTING -p tcp --dport 8080 -j NOTRACK"),
-        fails: Silent(&[Way::Published]),
+        fails: Symptom::Silent(&[Way::Published]),
         finds: ExpectedFinding::First("not-translated", "ip raw/PREROUTING rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip raw"),
@@ -22,7 +22,7 @@ pub(super) const REPORTED: &[Situation] = &[
              ip route add default dev wg0 table 51820; ip rule add not fwmark 51820 table 51820; \
              ip rule add table main suppress_prefixlength 0",
         ),
-        fails: Silent(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("rule-diverts", "IPv4 rule 3276"),
         fix: Fix::Mends,
         mends: Act::Sh(
@@ -35,7 +35,7 @@ pub(super) const REPORTED: &[Situation] = &[
         number: 3,
         is: "a route in a container prohibits the server's network",
         breaks: Act::Sh("ip -n c1 route add prohibit 203.0.113.0/24"),
-        fails: Silent(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("route-refuses", "c1: route prohibit 203.0.113.0/24"),
         fix: Fix::Mends,
         mends: Act::Sh("ip -n c1 route del prohibit 203.0.113.0/24 2>/dev/null || true"),
@@ -46,7 +46,7 @@ pub(super) const REPORTED: &[Situation] = &[
         breaks: Act::Sh(
             "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -j DNAT --to-destination 198.51.100.77",
         ),
-        fails: Silent(&[Way::Out4]),
+        fails: Symptom::Silent(&[Way::Out4]),
         finds: ExpectedFinding::First("port-redirected", "ip nat/PREROUTING rule 1"),
         fix: Fix::Mends,
         mends: Act::Sh("nft delete table ip nat"),

@@ -8,7 +8,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 1,
         is: "IPv4 forwarding is off",
         breaks: Act::Sh("sysctl -qw net.ipv4.ip_forward=0"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("forwarding-off", "net.ipv4.ip_forward"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv4.ip_forward=1"),
@@ -17,7 +17,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 20,
         is: "IPv6 forwarding is off",
         breaks: Act::Sh("sysctl -qw net.ipv6.conf.all.forwarding=0"),
-        fails: Symptom::Ways(&[Way::Out6]),
+        fails: Symptom::Silent(&[Way::Out6]),
         finds: ExpectedFinding::First("forwarding-off", "net.ipv6.conf.all.forwarding"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv6.conf.all.forwarding=1"),
@@ -26,7 +26,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 57,
         is: "route_localnet is off",
         breaks: Act::Sh("sysctl -qw net.ipv4.conf.cni0.route_localnet=0"),
-        fails: Symptom::Ways(&[Way::PublishedHere]),
+        fails: Symptom::Silent(&[Way::PublishedHere]),
         finds: ExpectedFinding::First("attachment-differs", "route_localnet"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv4.conf.cni0.route_localnet=1"),
@@ -35,7 +35,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 67,
         is: "IPv6 is switched off on the bridge",
         breaks: Act::Sh("sysctl -qw net.ipv6.conf.cni0.disable_ipv6=1"),
-        fails: Symptom::Ways(&[Way::Out6]),
+        fails: Symptom::Silent(&[Way::Out6]),
         finds: ExpectedFinding::First("attachment-differs", "IPv6 is switched off"),
         fix: Fix::Mends,
         mends: Act::Sh("sysctl -qw net.ipv6.conf.cni0.disable_ipv6=0; netwright repair"),
@@ -44,7 +44,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 6,
         is: "the node has lost its default route",
         breaks: Act::Sh("ip route del default"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("no-default-route", "IPv4"),
         fix: Fix::Hint(HintReason::Lost, "only the administrator knows the router"),
         mends: Act::Sh("ip route replace default via 198.51.100.2"),
@@ -53,7 +53,7 @@ pub(super) const SWITCHES: &[Situation] = &[
         number: 43,
         is: "the uplink is down",
         breaks: Act::Sh("ip link set up0 down"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Out6, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("link-down", "up0"),
         fix: Fix::Hint(HintReason::Lost, "the kernel does not restore routes and IPv6 addresses"),
         mends: Act::Sh(
@@ -74,7 +74,7 @@ pub(super) const ROUTES: &[Situation] = &[
              ip -n outside addr add 192.0.2.2/24 dev eth9; ip -n outside link set eth9 up; \
              ip -n outside route add 198.51.100.1 via 192.0.2.1",
         ),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("reverse-path-filter", "up1"),
         fix: Fix::Mends,
         // The fix leaves the other links strict.
@@ -87,7 +87,7 @@ pub(super) const ROUTES: &[Situation] = &[
         number: 5,
         is: "a container has lost its default route",
         breaks: Act::Sh("ip -n c1 route del default"),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::Names]),
         finds: ExpectedFinding::First("attachment-differs", "0.0.0.0/0"),
         fix: Fix::Mends,
         mends: Act::Sh("netwright repair"),
@@ -99,7 +99,7 @@ pub(super) const ROUTES: &[Situation] = &[
             "ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; ip link set vpn1 up; \
              ip route add 10.88.0.0/25 dev vpn0",
         ),
-        fails: Symptom::Ways(&[
+        fails: Symptom::Silent(&[
             Way::Out4,
             Way::Published,
             Way::PublishedHere,
@@ -116,7 +116,7 @@ pub(super) const ROUTES: &[Situation] = &[
         breaks: Act::Sh(
             "ip addr add 10.88.0.77/24 dev up0 noprefixroute; ip route replace 10.88.0.0/24 dev up0",
         ),
-        fails: Symptom::Ways(&[
+        fails: Symptom::Silent(&[
             Way::Out4,
             Way::Published,
             Way::PublishedHere,
@@ -136,7 +136,7 @@ pub(super) const ROUTES: &[Situation] = &[
         breaks: Act::Sh(
             "ip route add blackhole default table 100; ip rule add pref 100 from 10.88.0.0/24 lookup 100",
         ),
-        fails: Symptom::Ways(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
+        fails: Symptom::Silent(&[Way::Out4, Way::Published, Way::FromNode, Way::Names]),
         finds: ExpectedFinding::First("route-refuses", "blackhole"),
         fix: Fix::Mends,
         mends: Act::Sh("ip rule del pref 100; ip route flush table 100 2>/dev/null || true"),
