@@ -113,7 +113,8 @@ const STRANGERS: [(&str, &str); 3] = [
 /// How the name of a service's crate ends.
 const SERVICE: &str = "-service";
 
-/// Fast-moving or heavy crates, by name prefix, and the only crates of ours that may name them.
+/// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that
+/// may name them, by the end of theirs.
 const CONFINED: [(&str, &[&str]); 15] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("flate2", &["netwright-release"]),
@@ -287,7 +288,7 @@ fn edges(direct: &[Package]) -> Vec<String> {
         }
         let confined = CONFINED.iter().find(|(start, _)| name.starts_with(start));
         if let Some((_, users)) = confined
-            && !users.iter().any(|one| *one == user || (*one == SERVICE && user.ends_with(SERVICE)))
+            && !users.iter().any(|one| user.ends_with(one))
         {
             let of_service = |user: &&'static str| if *user == SERVICE { "services" } else { user };
             let users: Vec<&str> = users.iter().map(of_service).collect();

@@ -25,8 +25,8 @@ pub(crate) struct ShippedExecutable {
 
 /// The command line and every plugin, started for each call. It had 10.9 MB when `doctor` was
 /// added, and 7.9 MB without zbus and the tables for unwinding, and with code for size alone where
-/// speed does not matter. It has grown by 1.1 MB since then, and lost 0.4 MB again as the plugins' code
-/// too is for size alone.
+/// speed does not matter. It grew by 1.1 MB after that, and lost 0.4 MB when the plugins' code was
+/// built for size, too.
 pub(crate) const NETWRIGHT: ShippedExecutable =
     ShippedExecutable { package: "netwright", name: "netwright", most_bytes: 9_000_000 };
 

@@ -1,11 +1,11 @@
 //! The node daemon: work that a program which is called and ends cannot do.
 //!
-//! Each of its services ([`services`]) is a process of its own, and a crate beside this one. While it is down, the network keeps
-//! working.
+//! Each of its services ([`services`]) is a process of its own, and a crate beside this one. While
+//! it is down, the network keeps working.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `config_command`, `agent_command`, `removal`, `reference` | the commands that are neither services nor a service's |
+//! | `config_command`, `agent_command`, `removal`, `reference` | the commands that concern no service alone |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `generator`, `systemd` | systemd starts the enabled services |
 //! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |

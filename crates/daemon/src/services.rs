@@ -1,4 +1,4 @@
-//! The daemon's services, each from the crate of its own.
+//! The table of services. Each is a crate, such as `dhcp-service`.
 //!
 //! `collect`, `dhcp`, `policy`, `repair` and `routing` have one loop each, `docker` has a thread for
 //! each call. `ipam` and `multinet` are asynchronous, and so is a thread beside the loops of `policy`
